@@ -1,0 +1,3 @@
+//! Portable kernels. They run on every machine and define the bits of all others.
+
+pub(crate) mod gemm;

@@ -1,0 +1,1 @@
+//! x86-64: AVX2 with FMA, AVX-512.

@@ -1,0 +1,33 @@
+//! SIMD kernels for Transformers on CPUs.
+//!
+//! # The contract of every kernel
+//!
+//! 1. Matrices are row-major views with column stride 1 and any row stride ([`Mat`], [`MatMut`]). A head is
+//!    a range of columns.
+//! 2. Callers align nothing. Packed weights and scratch memory are aligned to 64 bytes.
+//! 3. Exactly the elements of the views are read and written.
+//! 4. Output that is replaced is never read.
+//! 5. NaN and ∞ follow IEEE 754 and surface: in every output that depends on them, and in no other.
+//! 6. Masks are structural: a hidden key weighs exactly 0 and never influences the result; a query
+//!    that sees no key gives zeros. Of an additive mask only a true −∞ hides.
+//! 7. Wrong shapes are bugs of the caller and panic with the shapes in the message.
+//! 8. Each operation has an `…_scratch` function beside it ([`Need`]) and allocates nothing ([`Stack`]).
+//! 9. For f32 the result's bits are the same on every instruction set ([`Cpu`]), with any number of
+//!    threads ([`Par`]), and for a row alone or among others.
+#![deny(missing_docs)]
+
+mod arch;
+pub mod attention;
+pub mod cpu;
+pub mod gemm;
+pub mod par;
+pub mod reference;
+pub mod rows;
+pub mod scratch;
+mod table;
+mod view;
+
+pub use cpu::{Cpu, Isa};
+pub use par::{Par, Team};
+pub use scratch::{Need, Scratch, Stack};
+pub use view::{Mat, MatMut};

@@ -1,0 +1,7 @@
+//! Every operation's definition in f64 and plain loops: what tests, fuzz targets and benches compare with.
+//!
+//! Slow on purpose. Inputs are the same f32 views that the kernels take; results are `Vec<f64>`, row-major.
+
+pub mod attention;
+pub mod gemm;
+pub mod rows;

@@ -1,0 +1,65 @@
+//! Which kernel runs on which instruction set: the only place where one is chosen.
+
+use crate::arch;
+use crate::cpu::Isa;
+
+/// The kernels of one instruction set, and the tile shapes they work in.
+pub(crate) struct Table {
+    pub(crate) isa: Isa,
+    pub(crate) gemm: GemmKernels,
+}
+
+/// One tile of a matrix product:
+///
+/// C\[i, j\] ← Σ_p A\[i, p\]·B\[p, j\] for i < m, j < n, as ONE chain of fused multiply-adds in ascending
+/// p, starting from +0, or from the old C\[i, j\] when `accumulate`.
+///
+/// Element \[i, p\] of A is at `a + i·lda + p`; \[p, j\] of B at `b + p·ldb + j`; \[i, j\] of C at
+/// `c + i·ldc + j`. Exactly the named elements are read and written. Without `accumulate` C is not read.
+///
+/// # Safety
+/// `1 ≤ m ≤ mr`, `1 ≤ n ≤ nr` of the kernel's row in the table, the elements named above are valid, C
+/// overlaps neither A nor B, and the machine runs the kernel's instruction set.
+pub(crate) type Tile = unsafe fn(tile: TileArgs);
+
+/// The operands of a [`Tile`].
+#[derive(Clone, Copy)]
+pub(crate) struct TileArgs {
+    pub(crate) m: usize,
+    pub(crate) n: usize,
+    pub(crate) k: usize,
+    pub(crate) a: *const f32,
+    pub(crate) lda: usize,
+    pub(crate) b: *const f32,
+    pub(crate) ldb: usize,
+    pub(crate) c: *mut f32,
+    pub(crate) ldc: usize,
+    pub(crate) accumulate: bool,
+}
+
+/// GEMM on one instruction set.
+pub(crate) struct GemmKernels {
+    /// Rows of a tile.
+    pub(crate) mr: usize,
+    /// Columns of a tile: the width of a packed panel of B.
+    pub(crate) nr: usize,
+    pub(crate) tile: Tile,
+}
+
+static SCALAR: Table = Table {
+    isa: Isa::Scalar,
+    gemm: GemmKernels { mr: 4, nr: 16, tile: arch::scalar::gemm::f32_gemm_4x16_scalar },
+};
+
+/// The table of `isa`, when this machine and this build have it.
+pub(crate) fn for_isa(isa: Isa) -> Option<&'static Table> {
+    match isa {
+        Isa::Scalar => Some(&SCALAR),
+        _ => None,
+    }
+}
+
+/// The table of the best instruction set here.
+pub(crate) fn best() -> &'static Table {
+    Isa::ALL.into_iter().rev().find_map(for_isa).unwrap_or(&SCALAR)
+}
