@@ -27,6 +27,9 @@ pub mod scratch;
 mod table;
 mod view;
 
+pub use attention::{
+    AttentionExtent, AttentionShape, Mask, PerHead, Segment, attention, attention_scratch,
+};
 pub use cpu::{Cpu, Isa};
 pub use par::{Par, Team};
 pub use scratch::{Need, Scratch, Stack};
