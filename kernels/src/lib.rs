@@ -31,6 +31,8 @@ pub use attention::{
     AttentionExtent, AttentionShape, Mask, PerHead, Segment, attention, attention_scratch,
 };
 pub use cpu::{Cpu, Isa};
+pub use gemm::{Epilogue, Left, LeftKind, PackedB, Right, RightKind, Write, gemm, gemm_scratch};
 pub use par::{Par, Team};
+pub use rows::activation::Activation;
 pub use scratch::{Need, Scratch, Stack};
 pub use view::{Mat, MatMut};

@@ -1,1 +1,3 @@
-//! (to come)
+//! Operations on the rows of a matrix.
+
+pub mod activation;

@@ -9,17 +9,23 @@ pub(crate) struct Table {
     pub(crate) gemm: GemmKernels,
 }
 
-/// One tile of a matrix product:
+/// A block of a matrix product:
 ///
-/// C\[i, j\] ← Σ_p A\[i, p\]·B\[p, j\] for i < m, j < n, as ONE chain of fused multiply-adds in ascending
+/// C\[i, j\] ← Σ_p A\[i, p\]·B\[p, j\] for i < m, j < n, each as ONE chain of fused multiply-adds in ascending
 /// p, starting from +0, or from the old C\[i, j\] when `accumulate`.
 ///
-/// Element \[i, p\] of A is at `a + i·lda + p`; \[p, j\] of B at `b + p·ldb + j`; \[i, j\] of C at
-/// `c + i·ldc + j`. Exactly the named elements are read and written. Without `accumulate` C is not read.
+/// Element \[i, p\] of A is at `a + i·lda + p`: A is row-major, whatever `lda`. B comes in panels of nr
+/// columns: \[p, j\] is at `b + (j / nr)·panel + p·ldb + j mod nr`. So a packed B has `ldb = nr` and
+/// `panel = k·nr` (more when the block is a part of its depth); a row-major B has its row stride as
+/// `ldb` and `panel = nr`; with n ≤ nr, `panel` means nothing. \[i, j\] of C is at `c + i·ldc + j`.
+///
+/// Any m and n: the kernel cuts the block into its tiles, panel after panel, so that a panel meets all rows while
+/// it is in the first-level cache. Exactly the named elements are read and written. Without
+/// `accumulate` C is not read.
 ///
 /// # Safety
-/// `1 ≤ m ≤ mr`, `1 ≤ n ≤ nr` of the kernel's row in the table, the elements named above are valid, C
-/// overlaps neither A nor B, and the machine runs the kernel's instruction set.
+/// m, n ≥ 1; the elements named above are valid; C overlaps neither A nor B; the machine runs the kernel's
+/// instruction set.
 pub(crate) type Tile = unsafe fn(tile: TileArgs);
 
 /// The operands of a [`Tile`].
@@ -32,6 +38,7 @@ pub(crate) struct TileArgs {
     pub(crate) lda: usize,
     pub(crate) b: *const f32,
     pub(crate) ldb: usize,
+    pub(crate) panel: usize,
     pub(crate) c: *mut f32,
     pub(crate) ldc: usize,
     pub(crate) accumulate: bool,
@@ -39,16 +46,16 @@ pub(crate) struct TileArgs {
 
 /// GEMM on one instruction set.
 pub(crate) struct GemmKernels {
-    /// Rows of a tile.
+    /// Rows of the largest tile: blocks of a multiple of it leave no small ones.
     pub(crate) mr: usize,
-    /// Columns of a tile: the width of a packed panel of B.
+    /// Columns of a panel of B.
     pub(crate) nr: usize,
     pub(crate) tile: Tile,
 }
 
 static SCALAR: Table = Table {
     isa: Isa::Scalar,
-    gemm: GemmKernels { mr: 4, nr: 16, tile: arch::scalar::gemm::f32_gemm_4x16_scalar },
+    gemm: GemmKernels { mr: 4, nr: 16, tile: arch::scalar::gemm::f32_gemm_1x16_scalar },
 };
 
 /// The table of `isa`, when this machine and this build have it.

@@ -1,5 +1,5 @@
 //! What the kernel tests share: seeded data, guarded buffers, distances.
-#![allow(dead_code)]
+#![allow(dead_code, unreachable_pub)]
 
 use headrow_kernels::{Mat, MatMut};
 use std::ops::Range;
@@ -76,7 +76,13 @@ impl Guarded {
         guarded
     }
 
-    pub fn random(rows: usize, cols: usize, stride: usize, offset: usize, rng: &mut Random) -> Guarded {
+    pub fn random(
+        rows: usize,
+        cols: usize,
+        stride: usize,
+        offset: usize,
+        rng: &mut Random,
+    ) -> Guarded {
         Guarded::from_fn(rows, cols, stride, offset, |_, _| rng.unit())
     }
 

@@ -1,0 +1,66 @@
+//! Block sizes: chosen for the caches and the shape, injectable by tests.
+
+use crate::cpu::Cpu;
+
+/// How a product is cut into chunks for the workers and blocks for the caches.
+///
+/// No field changes a bit of the result. A worker's chunk of C is `chunk_rows × chunk_cols`; within it,
+/// `mc × kc` of A is met with panels of B of depth `kc`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blocking {
+    /// Rows of a block of A: the block should stay in the second-level cache.
+    pub mc: usize,
+    /// Depth of a block: `kc` rows of a panel of B, and as many values of each row of A, share the first level.
+    pub kc: usize,
+    /// Columns of an unpacked B that are packed at a time (rounded up to whole panels).
+    pub nc: usize,
+    /// Rows of C in a worker's chunk.
+    pub chunk_rows: usize,
+    /// Columns of C in a worker's chunk (rounded up to whole panels).
+    pub chunk_cols: usize,
+    /// With at most this many rows, a plain B is used where it lies instead of being packed.
+    pub direct_rows: usize,
+}
+
+/// Multiply-adds that one thread does sooner than it could share them out.
+const WORTH_SHARING: usize = 1 << 17;
+/// Below this many rows the columns are shared out, not the rows.
+const ROWS_WORTH_SPLITTING: usize = 112;
+/// Chunks per worker: enough that a late or slow one leaves little for the others to wait for.
+const CHUNKS_PER_WORKER: usize = 4;
+
+impl Blocking {
+    /// The sizes that [`gemm`](super::gemm) uses for an m × n × k product on up to `threads` workers.
+    pub fn new(cpu: Cpu, threads: usize, m: usize, n: usize, k: usize) -> Blocking {
+        let (mr, nr) = (cpu.table.gemm.mr, cpu.table.gemm.nr);
+        let caches = cpu.caches();
+        let kc = 1024;
+        // An unpacked B is packed in pieces of half the second level, but not too narrow to pay.
+        let nc = (caches.l2 / 2 / size_of::<f32>() / k.max(1)).max(8 * nr);
+        let (mut chunk_rows, mut chunk_cols) = (m, n);
+        let work = m.saturating_mul(n).saturating_mul(k);
+        if threads > 1 && work > WORTH_SHARING {
+            let chunks = (threads * CHUNKS_PER_WORKER).min(work / WORTH_SHARING + 1);
+            if m < ROWS_WORTH_SPLITTING {
+                chunk_cols = n.div_ceil(chunks);
+            } else {
+                chunk_rows = m.div_ceil(chunks);
+            }
+        }
+        Blocking { mc: 14 * mr, kc, nc, chunk_rows, chunk_cols, direct_rows: 2 * mr }.checked(cpu)
+    }
+
+    /// The same with every size at least 1, and columns in whole panels.
+    pub(crate) fn checked(self, cpu: Cpu) -> Blocking {
+        let nr = cpu.table.gemm.nr;
+        let panels = |cols: usize| cols.max(1).checked_next_multiple_of(nr).unwrap_or(nr);
+        Blocking {
+            mc: self.mc.max(1),
+            kc: self.kc.max(1),
+            nc: panels(self.nc),
+            chunk_rows: self.chunk_rows.max(1),
+            chunk_cols: panels(self.chunk_cols),
+            direct_rows: self.direct_rows,
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! The loops around the kernel.
+
+use super::packed::{pack_plain, pack_transposed};
+use super::{Blocking, Epilogue, Left, LeftKind, Right, RightKind, Write};
+use crate::cpu::Cpu;
+use crate::par::Par;
+use crate::scratch::{Need, Stack};
+use crate::table::TileArgs;
+use crate::view::{Mat, MatMut};
+use std::ops::Range;
+
+/// Where A lies: element \[i, p\] of a block is found after looking at how it is stored.
+#[derive(Clone, Copy)]
+enum Rows<'a> {
+    Plain(Mat<'a>),
+    Transposed(Mat<'a>),
+}
+
+/// Where some columns of B lie: element \[p, j\] at `base + (j / nr)·panel + p·ldb + j mod nr`, j counted
+/// from the first of them.
+#[derive(Clone, Copy)]
+struct Columns {
+    base: *const f32,
+    ldb: usize,
+    panel: usize,
+}
+
+/// C as the workers see it.
+#[derive(Clone, Copy)]
+struct Out {
+    base: *mut f32,
+    ldc: usize,
+}
+
+/// Columns `first .. first + n` of the product, B laid out for the kernel.
+struct Product<'a> {
+    cpu: Cpu,
+    blocking: &'a Blocking,
+    m: usize,
+    n: usize,
+    k: usize,
+    first: usize,
+    a: Rows<'a>,
+    b: Columns,
+    c: Out,
+    accumulate: bool,
+    epilogue: &'a Epilogue<'a>,
+}
+
+// SAFETY: A and B are only read; of C each worker touches only the elements of the chunks it claimed, and
+// `run` cuts disjoint ones. `Mat` and the epilogue's views are `Sync` themselves.
+unsafe impl Sync for Product<'_> {}
+
+/// The product, shapes checked, m and n not zero.
+#[expect(clippy::too_many_arguments, reason = "the operands of a BLAS call")]
+#[track_caller]
+pub(super) fn run(
+    cpu: Cpu,
+    par: Par<'_>,
+    blocking: &Blocking,
+    a: Left<'_>,
+    b: Right<'_>,
+    write: Write,
+    epilogue: &Epilogue<'_>,
+    mut c: MatMut<'_>,
+    stack: &mut Stack<'_>,
+) {
+    let nr = cpu.table.gemm.nr;
+    let (m, k) = a.shape();
+    let n = c.cols();
+    let product = Product {
+        cpu,
+        blocking,
+        m,
+        n,
+        k,
+        first: 0,
+        a: match a {
+            Left::Plain(a) => Rows::Plain(a),
+            Left::Transposed(at) => Rows::Transposed(at),
+        },
+        b: Columns { base: std::ptr::null(), ldb: 0, panel: 0 },
+        c: Out { ldc: c.stride(), base: c.as_mut_ptr() },
+        accumulate: write == Write::Accumulate,
+        epilogue,
+    };
+    match b {
+        Right::Packed(b) => {
+            let b = Columns { base: b.as_ptr(), ldb: nr, panel: k * nr };
+            Product { b, ..product }.share_out(par, stack);
+        }
+        Right::Plain(b) if m <= blocking.direct_rows => {
+            let b = Columns { base: b.as_ptr(), ldb: b.stride(), panel: nr };
+            Product { b, ..product }.share_out(par, stack);
+        }
+        Right::Plain(_) | Right::Transposed(_) => {
+            let nc = blocking.nc.min(n.next_multiple_of(nr));
+            let (memory, mut stack) = stack.take::<f32>(k * nc);
+            for first in (0..n).step_by(nc) {
+                let n = nc.min(n - first);
+                // Phase 1: the workers pack panels of these columns.
+                let panels = n.div_ceil(nr);
+                let panels_of = MatMut::new(memory, panels, k * nr);
+                par.for_rows(panels_of, 1, &|panel, mut out| {
+                    let columns = first + panel * nr..first + n.min((panel + 1) * nr);
+                    let out = out.row_mut(0);
+                    match b {
+                        Right::Plain(b) => pack_plain(b.columns(columns), nr, out),
+                        Right::Transposed(bt) => {
+                            if columns.len() < nr {
+                                out.fill(0.0);
+                            }
+                            pack_transposed(bt.rows_range(columns), nr, 0, out);
+                        }
+                        Right::Packed(_) => unreachable!("handled above"),
+                    }
+                });
+                // Phase 2: they multiply by them.
+                let b = Columns { base: memory.as_ptr(), ldb: nr, panel: k * nr };
+                Product { b, first, n, ..product }.share_out(par, &mut stack);
+            }
+        }
+    }
+}
+
+/// What `run` takes from its stack.
+#[expect(clippy::too_many_arguments, reason = "a shape and the kinds of its operands")]
+#[track_caller]
+pub(super) fn scratch(
+    cpu: Cpu,
+    blocking: &Blocking,
+    threads: usize,
+    m: usize,
+    n: usize,
+    k: usize,
+    left: LeftKind,
+    right: RightKind,
+) -> Need {
+    if m == 0 || n == 0 {
+        return Need::NONE;
+    }
+    let packed_b = match right {
+        RightKind::Packed => Need::NONE,
+        RightKind::Plain if m <= blocking.direct_rows => Need::NONE,
+        RightKind::Plain | RightKind::Transposed => {
+            let nr = cpu.table.gemm.nr;
+            let nc = n.checked_next_multiple_of(nr).map_or(blocking.nc, |n| n.min(blocking.nc));
+            Need::of::<f32>(k.checked_mul(nc).expect("scratch size overflows"))
+        }
+    };
+    packed_b.and(block_of_a(blocking, m, k, left).times(threads.max(1)))
+}
+
+/// A worker's copy of a block of A, where it needs one.
+#[track_caller]
+fn block_of_a(blocking: &Blocking, m: usize, k: usize, left: LeftKind) -> Need {
+    match left {
+        LeftKind::Plain => Need::NONE,
+        LeftKind::Transposed => {
+            let (rows, depth) = (blocking.mc.min(m), blocking.kc.min(k));
+            Need::of::<f32>(rows.checked_mul(depth).expect("scratch size overflows"))
+        }
+    }
+}
+
+impl Product<'_> {
+    /// Cuts C into chunks, which the workers claim.
+    #[track_caller]
+    fn share_out(&self, par: Par<'_>, stack: &mut Stack<'_>) {
+        let Blocking { chunk_rows, chunk_cols, .. } = *self.blocking;
+        let left = match self.a {
+            Rows::Plain(_) => LeftKind::Plain,
+            Rows::Transposed(_) => LeftKind::Transposed,
+        };
+        let down = self.m.div_ceil(chunk_rows);
+        let across = self.n.div_ceil(chunk_cols);
+        let each = block_of_a(self.blocking, self.m, self.k, left);
+        par.run_with(down * across, each, stack, &|chunk, stack| {
+            let (i, j) = (chunk / across * chunk_rows, chunk % across * chunk_cols);
+            self.chunk(i..self.m.min(i + chunk_rows), j..self.n.min(j + chunk_cols), stack);
+        });
+    }
+
+    /// One worker's part of C. The columns start at a panel.
+    fn chunk(&self, rows: Range<usize>, columns: Range<usize>, mut stack: Stack<'_>) {
+        let Blocking { mc, kc, .. } = *self.blocking;
+        let nr = self.cpu.table.gemm.nr;
+        // SAFETY: the columns start inside B, and B's panels before them are there.
+        let b = unsafe { self.b.base.add(columns.start / nr * self.b.panel) };
+        for i in rows.clone().step_by(mc) {
+            let m = mc.min(rows.end - i);
+            let mut p = 0;
+            loop {
+                let k = kc.min(self.k - p);
+                let (block, _) = match self.a {
+                    Rows::Plain(_) => stack.take::<f32>(0),
+                    Rows::Transposed(_) => stack.take::<f32>(m * k),
+                };
+                let (a, lda) = match self.a {
+                    // SAFETY: row i and column p lie inside A, or A is empty and nothing is read.
+                    Rows::Plain(a) => (a.as_ptr().wrapping_add(i * a.stride() + p), a.stride()),
+                    Rows::Transposed(at) => {
+                        for (p, q) in (p..p + k).enumerate() {
+                            for (i, &x) in at.row(q)[i..i + m].iter().enumerate() {
+                                block[i * k + p] = x;
+                            }
+                        }
+                        (block.as_ptr(), k)
+                    }
+                };
+                let last = p + k == self.k;
+                let tile = TileArgs {
+                    m,
+                    n: columns.len(),
+                    k,
+                    a,
+                    lda,
+                    b: b.wrapping_add(p * self.b.ldb),
+                    ldb: self.b.ldb,
+                    panel: self.b.panel,
+                    // SAFETY: an element of C.
+                    c: unsafe { self.c.base.add(i * self.c.ldc + self.first + columns.start) },
+                    ldc: self.c.ldc,
+                    accumulate: self.accumulate || p > 0,
+                };
+                // SAFETY: the blocks of A, B and C lie inside their matrices; C is borrowed mutably,
+                // so it overlaps neither, and no other worker has this chunk; `Cpu` proves the instruction set.
+                unsafe { (self.cpu.table.gemm.tile)(tile) };
+                if last {
+                    self.finish(i..i + m, columns.clone());
+                    break;
+                }
+                p += k;
+            }
+        }
+    }
+
+    /// The epilogue on a finished block.
+    fn finish(&self, rows: Range<usize>, columns: Range<usize>) {
+        if self.epilogue.is_none() {
+            return;
+        }
+        let first = self.first + columns.start;
+        for i in rows {
+            // SAFETY: a part of row i of C, inside this worker's chunk.
+            let row = unsafe {
+                let start = self.c.base.add(i * self.c.ldc + first);
+                std::slice::from_raw_parts_mut(start, columns.len())
+            };
+            self.epilogue.finish(self.cpu, i, first, row);
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! B in panels: what the kernels read as one stream.
+
+use crate::cpu::Cpu;
+use crate::scratch::ALIGN;
+use crate::view::Mat;
+use aligned_vec::{AVec, ConstAlign};
+use std::fmt;
+
+/// A right operand B, k × n, packed for one instruction set.
+///
+/// Columns are grouped in panels of nr. A panel holds its k rows of nr values one after the
+/// other: element \[p, j\] lies at `(j / nr)·k·nr + p·nr + j mod nr`. The last panel is padded with columns
+/// of zeros, which no kernel reads into a result. Aligned to 64 bytes.
+#[derive(Clone)]
+pub struct PackedB {
+    data: AVec<f32, ConstAlign<ALIGN>>,
+    k: usize,
+    n: usize,
+    nr: usize,
+}
+
+impl PackedB {
+    /// Packs B, given as k × n.
+    pub fn new(cpu: Cpu, b: Mat<'_>) -> PackedB {
+        let mut packed = PackedB::zeroed(cpu, b.rows(), b.cols());
+        let (k, n, nr) = (packed.k, packed.n, packed.nr);
+        for (panel, first) in (0..n).step_by(nr).enumerate() {
+            let out = &mut packed.data[panel * k * nr..][..k * nr];
+            pack_plain(b.columns(first..n.min(first + nr)), nr, out);
+        }
+        packed
+    }
+
+    /// Packs B, given transposed as n × k: a linear layer's weight stored as (outputs × inputs).
+    pub fn from_transposed(cpu: Cpu, bt: Mat<'_>) -> PackedB {
+        let mut packed = PackedB::zeroed(cpu, bt.cols(), bt.rows());
+        packed.set_columns(0, bt);
+        packed
+    }
+
+    /// A matrix of zeros, to be filled by [`PackedB::set_columns`].
+    ///
+    /// # Panics
+    /// When the size overflows.
+    #[track_caller]
+    pub fn zeroed(cpu: Cpu, k: usize, n: usize) -> PackedB {
+        let nr = cpu.table.gemm.nr;
+        let len = n.checked_next_multiple_of(nr).and_then(|n| n.checked_mul(k));
+        let len =
+            len.unwrap_or_else(|| panic!("a packed {k}×{n} matrix overflows the address space"));
+        let mut data = AVec::with_capacity(ALIGN, len);
+        data.resize(len, 0.0);
+        PackedB { data, k, n, nr }
+    }
+
+    /// Overwrites columns `first .. first + c` with the rows of `bt`, c × k: for weights that are loaded
+    /// block by block, or several layers' weights side by side (Q, K and V in one product).
+    ///
+    /// # Panics
+    /// When `bt` has not k columns, or the block ends beyond column n.
+    #[track_caller]
+    pub fn set_columns(&mut self, first: usize, bt: Mat<'_>) {
+        assert!(
+            bt.cols() == self.k && first.checked_add(bt.rows()).is_some_and(|end| end <= self.n),
+            "{} columns of depth {} at column {first} of a packed {}×{} matrix",
+            bt.rows(),
+            bt.cols(),
+            self.k,
+            self.n
+        );
+        let (k, nr) = (self.k, self.nr);
+        let mut done = 0;
+        while done < bt.rows() {
+            let (panel, within) = ((first + done) / nr, (first + done) % nr);
+            let columns = (nr - within).min(bt.rows() - done);
+            let out = &mut self.data[panel * k * nr..][..k * nr];
+            pack_transposed(bt.rows_range(done..done + columns), nr, within, out);
+            done += columns;
+        }
+    }
+
+    /// Depth: rows of B.
+    pub fn k(&self) -> usize {
+        self.k
+    }
+
+    /// Width: columns of B.
+    pub fn n(&self) -> usize {
+        self.n
+    }
+
+    /// Memory in bytes, padding included.
+    pub fn bytes(&self) -> usize {
+        size_of_val::<[f32]>(&self.data)
+    }
+
+    /// Element \[p, j\], unpacked.
+    ///
+    /// # Panics
+    /// When p ≥ k or j ≥ n.
+    #[track_caller]
+    pub fn get(&self, p: usize, j: usize) -> f32 {
+        assert!(p < self.k && j < self.n, "element ({p}, {j}) of a {}×{} matrix", self.k, self.n);
+        self.data[(j / self.nr * self.k + p) * self.nr + j % self.nr]
+    }
+
+    /// Columns of a panel.
+    pub(crate) fn panel(&self) -> usize {
+        self.nr
+    }
+
+    pub(crate) fn as_ptr(&self) -> *const f32 {
+        self.data.as_ptr()
+    }
+}
+
+impl fmt::Debug for PackedB {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PackedB({}×{}, panels of {})", self.k, self.n, self.nr)
+    }
+}
+
+/// One panel of a plain B: `b` is its k × (≤ nr) columns; the rest of each row becomes zero.
+pub(crate) fn pack_plain(b: Mat<'_>, nr: usize, out: &mut [f32]) {
+    let columns = b.cols();
+    for (p, row) in out.chunks_exact_mut(nr).enumerate().take(b.rows()) {
+        row[..columns].copy_from_slice(b.row(p));
+        row[columns..].fill(0.0);
+    }
+}
+
+/// Columns `within ..` of one panel from the rows of Bᵀ: `bt` is (≤ nr − within) × k.
+pub(crate) fn pack_transposed(bt: Mat<'_>, nr: usize, within: usize, out: &mut [f32]) {
+    // Sixteen values of each row at a time: the part of the panel being written stays in cache.
+    const DEPTH: usize = 16;
+    for first in (0..bt.cols()).step_by(DEPTH) {
+        let depth = DEPTH.min(bt.cols() - first);
+        let out = &mut out[first * nr..][..depth * nr];
+        for j in 0..bt.rows() {
+            let row = &bt.row(j)[first..first + depth];
+            for (p, &x) in row.iter().enumerate() {
+                out[p * nr + within + j] = x;
+            }
+        }
+    }
+}
