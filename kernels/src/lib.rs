@@ -19,6 +19,7 @@
 mod arch;
 pub mod attention;
 pub mod cpu;
+pub mod embedding;
 pub mod gemm;
 pub mod par;
 pub mod reference;
@@ -31,8 +32,11 @@ pub use attention::{
     AttentionExtent, AttentionShape, Mask, PerHead, Segment, attention, attention_scratch,
 };
 pub use cpu::{Cpu, Isa};
+pub use embedding::{Lookup, embed};
 pub use gemm::{Epilogue, Left, LeftKind, PackedB, Right, RightKind, Write, gemm, gemm_scratch};
 pub use par::{Par, Team};
-pub use rows::activation::Activation;
+pub use rows::activation::{Activation, activate};
+pub use rows::norm::{LayerNorm, RmsNorm, add_layer_norm, add_rms_norm, layer_norm, rms_norm};
+pub use rows::softmax::{Visible, log_softmax, masked_softmax, softmax};
 pub use scratch::{Need, Scratch, Stack};
 pub use view::{Mat, MatMut};

@@ -1,3 +1,33 @@
-//! Operations on the rows of a matrix.
+//! Operations on the rows of a matrix: elementary functions, activations, softmax, normalisation.
+//!
+//! Each kernel is written once, over a vector of 32 virtual lanes that every instruction set fills
+//! with the registers it has. Element i of a row lives in lane i mod 32, sums and maxima are taken lane by
+//! lane and folded by halves, so the bits of a result depend on the row alone: not on the
+//! instruction set, the alignment, the stride, the neighbours or the number of threads.
+#![deny(unsafe_code)]
 
 pub mod activation;
+pub mod math;
+pub mod norm;
+pub mod softmax;
+
+use crate::par::Par;
+use crate::view::MatMut;
+
+/// Elements that one core handles in about the time of handing work to another: less stays on the caller.
+const GRAIN: usize = 1 << 13;
+
+/// Rows of `cols` elements that make a chunk worth handing out.
+fn rows_per_chunk(cols: usize) -> usize {
+    GRAIN.div_ceil(cols.max(1))
+}
+
+/// `work(first_row, block)` over the rows of `x`, shared out when there is enough of it.
+pub(crate) fn for_rows(par: Par<'_>, x: MatMut<'_>, work: &(dyn Fn(usize, MatMut<'_>) + Sync)) {
+    let grain = rows_per_chunk(x.cols());
+    if par.threads() == 1 || x.rows() <= grain {
+        work(0, x);
+    } else {
+        par.for_rows(x, grain, work);
+    }
+}
