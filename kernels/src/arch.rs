@@ -1,6 +1,7 @@
 //! Instruction sets: the kernels and the few machine registers that have no safe face.
 
 pub(crate) mod scalar;
+pub(crate) mod tiles;
 
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod aarch64;

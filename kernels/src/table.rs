@@ -58,10 +58,19 @@ static SCALAR: Table = Table {
     gemm: GemmKernels { mr: 4, nr: 16, tile: arch::scalar::gemm::f32_gemm_1x16_scalar },
 };
 
+#[cfg(target_arch = "x86_64")]
+static AVX2: Table = {
+    use arch::x86_64::avx2::gemm::{MR, NR, f32_gemm_6x16_avx2};
+    Table { isa: Isa::Avx2, gemm: GemmKernels { mr: MR, nr: NR, tile: f32_gemm_6x16_avx2 } }
+};
+
 /// The table of `isa`, when this machine and this build have it.
 pub(crate) fn for_isa(isa: Isa) -> Option<&'static Table> {
     match isa {
         Isa::Scalar => Some(&SCALAR),
+        // The row kernels run on pulp's levels, so these ask for all that pulp asks for.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => pulp::x86::V3::try_new().map(|_| &AVX2),
         _ => None,
     }
 }

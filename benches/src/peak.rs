@@ -1,0 +1,86 @@
+//! The f32 multiply-add rate of one core: chains in registers, nothing from memory.
+
+use headrow_kernels::Isa;
+
+/// Multiply-adds per lane and chain in one call of [`burst`].
+const STEPS: usize = 20_000;
+
+/// Runs a burst of fused multiply-adds of `isa`'s widest vectors and returns how many floating-point
+/// operations it did (two per multiply-add). Time it to get the peak.
+///
+/// # Panics
+/// When this machine lacks `isa`.
+pub fn burst(isa: Isa) -> f64 {
+    assert!(isa.is_available(), "{isa} is not available here");
+    let lanes = match isa {
+        // SAFETY: `is_available` says that the machine has the instruction set.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => unsafe { x86::burst_256() },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => unsafe { x86::burst_512() },
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: NEON is part of aarch64.
+        Isa::Neon => unsafe { arm::burst() },
+        _ => scalar(),
+    };
+    2.0 * STEPS as f64 * lanes as f64
+}
+
+fn scalar() -> usize {
+    let mut sums = std::hint::black_box([1.0f32; 8]);
+    let (x, y) = std::hint::black_box((0.999_f32, 0.001_f32));
+    for _ in 0..STEPS {
+        sums.iter_mut().for_each(|sum| *sum = sum.mul_add(x, y));
+    }
+    std::hint::black_box(sums);
+    8
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::STEPS;
+    use std::arch::x86_64::*;
+
+    macro_rules! chains {
+        ($name:ident, $features:literal, $vector:ty, $lanes:literal, $set1:ident, $fma:ident) => {
+            /// 12 chains: the latency of 4 cycles on 2 units asks for 8.
+            #[target_feature(enable = $features)]
+            pub(super) fn $name() -> usize {
+                let x = $set1(std::hint::black_box(0.999));
+                let y = $set1(std::hint::black_box(0.001));
+                let mut sums: [$vector; 12] = [$set1(std::hint::black_box(1.0)); 12];
+                for _ in 0..STEPS {
+                    for sum in &mut sums {
+                        *sum = $fma(*sum, x, y);
+                    }
+                }
+                std::hint::black_box(sums);
+                12 * $lanes
+            }
+        };
+    }
+    chains!(burst_256, "avx2,fma", __m256, 8, _mm256_set1_ps, _mm256_fmadd_ps);
+    chains!(burst_512, "avx512f", __m512, 16, _mm512_set1_ps, _mm512_fmadd_ps);
+}
+
+#[cfg(target_arch = "aarch64")]
+mod arm {
+    use super::STEPS;
+    use std::arch::aarch64::*;
+
+    /// 24 chains: up to 4 units of latency 4 ask for 16.
+    #[target_feature(enable = "neon")]
+    pub(super) fn burst() -> usize {
+        let x = vdupq_n_f32(std::hint::black_box(0.999));
+        let y = vdupq_n_f32(std::hint::black_box(0.001));
+        let mut sums = [vdupq_n_f32(std::hint::black_box(1.0)); 24];
+        for _ in 0..STEPS {
+            for sum in &mut sums {
+                *sum = vfmaq_f32(y, *sum, x);
+            }
+        }
+        std::hint::black_box(sums);
+        24 * 4
+    }
+}

@@ -1,0 +1,3 @@
+//! x86-64-v3: 256-bit vectors, fused multiply-add.
+
+pub(crate) mod gemm;

@@ -1,0 +1,154 @@
+//! GEMM with 256-bit vectors.
+//!
+//! A tile of 6×16 keeps 12 accumulators, 2 vectors of B and 1 broadcast of A in the 16 registers: 12 fused
+//! multiply-adds for 8 loads, with 12 chains to hide a latency of 4 cycles on 2 units. With fewer rows
+//! a tile takes more panels.
+
+#![expect(clippy::needless_range_loop, reason = "rows and vectors of a tile, by number")]
+
+use crate::arch::tiles::Shape;
+use crate::table::TileArgs;
+use std::arch::x86_64::*;
+
+/// Columns of a panel: two vectors.
+pub(crate) const NR: usize = 16;
+/// Rows of the largest tile.
+pub(crate) const MR: usize = 6;
+
+const SHAPE: Shape = Shape { mr: MR, nr: NR, panels: &[4, 2, 2, 1, 1, 1] };
+
+/// See [`Tile`](crate::table::Tile).
+///
+/// # Safety
+/// As for [`Tile`](crate::table::Tile) with nr = 16, on a machine with AVX2 and FMA.
+pub(crate) unsafe fn f32_gemm_6x16_avx2(block: TileArgs) {
+    SHAPE.walk(block, |panels, t| {
+        // SAFETY: the walk names rows and columns of the block only, which the caller vouches for; the
+        // number of vectors is that of t.n columns, and of t.panels panels.
+        unsafe {
+            match (t.m, panels, t.n % NR) {
+                (1, 4, 0) => tile::<1, 8>(t),
+                (2, 2, 0) => tile::<2, 4>(t),
+                (3, 2, 0) => tile::<3, 4>(t),
+                (1, _, 0) => tile::<1, 2>(t),
+                (2, _, 0) => tile::<2, 2>(t),
+                (3, _, 0) => tile::<3, 2>(t),
+                (4, _, 0) => tile::<4, 2>(t),
+                (5, _, 0) => tile::<5, 2>(t),
+                (_, _, 0) => tile::<6, 2>(t),
+                (1, _, 1..=8) => edge::<1, 1>(t),
+                (2, _, 1..=8) => edge::<2, 1>(t),
+                (3, _, 1..=8) => edge::<3, 1>(t),
+                (4, _, 1..=8) => edge::<4, 1>(t),
+                (5, _, 1..=8) => edge::<5, 1>(t),
+                (_, _, 1..=8) => edge::<6, 1>(t),
+                (1, _, _) => edge::<1, 2>(t),
+                (2, _, _) => edge::<2, 2>(t),
+                (3, _, _) => edge::<3, 2>(t),
+                (4, _, _) => edge::<4, 2>(t),
+                (5, _, _) => edge::<5, 2>(t),
+                (_, _, _) => edge::<6, 2>(t),
+            }
+        }
+    });
+}
+
+/// M rows by V whole vectors; two vectors make a panel.
+///
+/// # Safety
+/// As for [`Tile`](crate::table::Tile), with t.m = M and t.n = 8·V.
+#[target_feature(enable = "avx2,fma")]
+unsafe fn tile<const M: usize, const V: usize>(t: &TileArgs) {
+    let &TileArgs { k, a, lda, b, ldb, panel, c, ldc, accumulate, .. } = t;
+    let mut sum = [[_mm256_setzero_ps(); V]; M];
+    // SAFETY: rows i < M of A and C, rows p < k and columns < 8·V of B: the caller vouches for them.
+    unsafe {
+        if accumulate {
+            for i in 0..M {
+                for v in 0..V {
+                    sum[i][v] = _mm256_loadu_ps(c.add(i * ldc + 8 * v));
+                }
+            }
+        }
+        let mut rows = [a; M];
+        for i in 1..M {
+            rows[i] = a.add(i * lda);
+        }
+        let mut b = b;
+        let mut step = |p: usize, b: *const f32| {
+            let mut row = [_mm256_setzero_ps(); V];
+            for v in 0..V {
+                row[v] = _mm256_loadu_ps(b.add(v / 2 * panel + v % 2 * 8));
+            }
+            for i in 0..M {
+                let x = _mm256_broadcast_ss(&*rows[i].add(p));
+                for v in 0..V {
+                    sum[i][v] = _mm256_fmadd_ps(x, row[v], sum[i][v]);
+                }
+            }
+        };
+        let mut p = 0;
+        while p + 4 <= k {
+            step(p, b);
+            step(p + 1, b.add(ldb));
+            step(p + 2, b.add(2 * ldb));
+            step(p + 3, b.add(3 * ldb));
+            b = b.wrapping_add(4 * ldb);
+            p += 4;
+        }
+        while p < k {
+            step(p, b);
+            b = b.wrapping_add(ldb);
+            p += 1;
+        }
+        for i in 0..M {
+            for v in 0..V {
+                _mm256_storeu_ps(c.add(i * ldc + 8 * v), sum[i][v]);
+            }
+        }
+    }
+}
+
+/// M rows by V vectors, of which the last is cut off: masked loads and stores touch no neighbour.
+///
+/// # Safety
+/// As for [`Tile`](crate::table::Tile), with t.m = M and 8·(V − 1) < t.n ≤ 8·V.
+#[target_feature(enable = "avx2,fma")]
+unsafe fn edge<const M: usize, const V: usize>(t: &TileArgs) {
+    let &TileArgs { n, k, a, lda, b, ldb, c, ldc, accumulate, .. } = t;
+    let lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    let mut mask = [_mm256_setzero_si256(); V];
+    for v in 0..V {
+        mask[v] = _mm256_cmpgt_epi32(_mm256_set1_epi32((n - 8 * v) as i32), lanes);
+    }
+    let mut sum = [[_mm256_setzero_ps(); V]; M];
+    // SAFETY: as in `tile`; the masks leave out columns from t.n on.
+    unsafe {
+        if accumulate {
+            for i in 0..M {
+                for v in 0..V {
+                    sum[i][v] = _mm256_maskload_ps(c.add(i * ldc + 8 * v), mask[v]);
+                }
+            }
+        }
+        let mut b = b;
+        for p in 0..k {
+            let mut row = [_mm256_setzero_ps(); V];
+            for v in 0..V {
+                row[v] = _mm256_maskload_ps(b.wrapping_add(8 * v), mask[v]);
+            }
+            for i in 0..M {
+                let x = _mm256_broadcast_ss(&*a.add(i * lda + p));
+                for v in 0..V {
+                    sum[i][v] = _mm256_fmadd_ps(x, row[v], sum[i][v]);
+                }
+            }
+            b = b.wrapping_add(ldb);
+        }
+        for i in 0..M {
+            for v in 0..V {
+                _mm256_maskstore_ps(c.add(i * ldc + 8 * v), mask[v], sum[i][v]);
+            }
+        }
+    }
+}
