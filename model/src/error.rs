@@ -1,0 +1,235 @@
+//! What can go wrong with data from outside: files, configs, ids, limits.
+//!
+//! Every message names the place. Nothing here is a bug of the library: those are panics.
+
+use headrow_kernels::Isa;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// A result with this crate's [`enum@Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a folder, a file, a config or a batch was refused.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file could not be read.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A file is not what its name promises: no regular file, too large, not JSON, a damaged header.
+    #[error("{place}: {problem}")]
+    File {
+        /// The file, or a word for the bytes that were given.
+        place: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A field of a config is missing, of the wrong type or out of its range.
+    #[error("{place}: {field}: {problem}")]
+    Config {
+        /// The file, or a word for the bytes that were given.
+        place: String,
+        /// The field.
+        field: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A config asks for something that this library does not compute.
+    #[error("{place}: {field}: {value} is not supported{hint}")]
+    Unsupported {
+        /// The file, or a word for the bytes that were given.
+        place: String,
+        /// The field.
+        field: String,
+        /// What it says.
+        value: String,
+        /// What would be, as ` (expected …)`, or nothing.
+        hint: String,
+    },
+    /// The tensors of a checkpoint are not those its config describes.
+    #[error("{place}: the tensors do not fit the config: {problems}")]
+    Weights {
+        /// The file, or a word for the bytes that were given.
+        place: String,
+        /// Each tensor that is missing, left over, or of a wrong shape or type.
+        problems: Problems,
+    },
+    /// The tokenizer's file or its text was refused.
+    #[error("{place}: {problem}")]
+    Tokenizer {
+        /// The file or the text.
+        place: String,
+        /// What the tokenizer said.
+        problem: String,
+    },
+    /// The machine, or this build, lacks an instruction set that was asked for.
+    #[error("the instruction set {0} is not available here")]
+    Isa(Isa),
+    /// A token id is outside the vocabulary.
+    #[error(
+        "sequence {sequence}, token {index}: id {id} is not below the vocabulary's {vocabulary}"
+    )]
+    TokenId {
+        /// Which sequence of the batch.
+        sequence: usize,
+        /// Which token of the sequence.
+        index: usize,
+        /// The id.
+        id: u32,
+        /// The size of the vocabulary.
+        vocabulary: usize,
+    },
+    /// A token type is outside the table of the model.
+    #[error("sequence {sequence}, token {index}: token type {token_type} of a model with {types}")]
+    TokenType {
+        /// Which sequence of the batch.
+        sequence: usize,
+        /// Which token of the sequence.
+        index: usize,
+        /// The type.
+        token_type: u32,
+        /// How many the model has.
+        types: usize,
+    },
+    /// A sequence without tokens.
+    #[error("sequence {sequence} has no tokens")]
+    EmptySequence {
+        /// Which sequence of the batch.
+        sequence: usize,
+    },
+    /// A sequence has more tokens than the model has positions.
+    #[error("sequence {sequence} has {tokens} tokens, the limit is {maximum}")]
+    SequenceTooLong {
+        /// Which sequence of the batch.
+        sequence: usize,
+        /// Its length.
+        tokens: usize,
+        /// The longest there may be.
+        maximum: usize,
+    },
+    /// A text has more tokens than the encoder reads.
+    #[error("text {text} has {tokens} tokens, the limit is {maximum}")]
+    TextTooLong {
+        /// Which text of the call.
+        text: usize,
+        /// Its tokens, special ones included.
+        tokens: usize,
+        /// Most tokens of a text.
+        maximum: usize,
+    },
+    /// The lengths of a batch do not add up to its ids.
+    #[error("{what}: {actual} given, the lengths of the sequences add up to {expected}")]
+    Lengths {
+        /// Ids or token types.
+        what: &'static str,
+        /// The sum of the lengths.
+        expected: usize,
+        /// What there is.
+        actual: usize,
+    },
+    /// A batch is larger than what the session was made for.
+    #[error("the batch has {actual} {what}, the session was made for {maximum}")]
+    BatchTooLarge {
+        /// Tokens or sequences.
+        what: &'static str,
+        /// How many the batch has.
+        actual: usize,
+        /// How many the session has room for.
+        maximum: usize,
+    },
+    /// The caller's buffer for a result has the wrong length.
+    #[error("the buffer for {what} has {actual} elements, the result {expected}")]
+    Buffer {
+        /// Which result.
+        what: &'static str,
+        /// The length of the result.
+        expected: usize,
+        /// The length of the buffer.
+        actual: usize,
+    },
+    /// The checkpoint holds no weights for a head that was asked for.
+    #[error("the model has no {head}")]
+    NoHead {
+        /// Which head.
+        head: &'static str,
+    },
+    /// A session would need more memory than its cap allows.
+    #[error("the session needs {need} bytes, the cap is {cap}")]
+    MemoryCap {
+        /// What it needs.
+        need: usize,
+        /// What it may have.
+        cap: usize,
+    },
+    /// The allocator refused, or the size is beyond any memory.
+    #[error("no memory for {0}")]
+    OutOfMemory(String),
+}
+
+impl Error {
+    /// The same error with sequences counted from `first`, for one batch of several.
+    #[cfg(feature = "tokenizers")]
+    pub(crate) fn counted_from(mut self, first: usize) -> Error {
+        match &mut self {
+            Error::TokenId { sequence, .. }
+            | Error::TokenType { sequence, .. }
+            | Error::EmptySequence { sequence }
+            | Error::SequenceTooLong { sequence, .. } => *sequence += first,
+            _ => {}
+        }
+        self
+    }
+
+    pub(crate) fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
+        move |source| Error::Io { path: path.to_owned(), source }
+    }
+
+    pub(crate) fn file(place: impl fmt::Display, problem: impl fmt::Display) -> Error {
+        Error::File { place: place.to_string(), problem: problem.to_string() }
+    }
+}
+
+/// Problems of one kind found together: the first few in words, and how many there are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Problems {
+    first: Vec<String>,
+    count: usize,
+}
+
+impl Problems {
+    /// How many are kept in words.
+    pub const SHOWN: usize = 20;
+
+    pub(crate) fn add(&mut self, problem: impl FnOnce() -> String) {
+        if self.count < Problems::SHOWN {
+            self.first.push(problem());
+        }
+        self.count += 1;
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The first of them, at most [`Problems::SHOWN`].
+    pub fn first(&self) -> &[String] {
+        &self.first
+    }
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.first.join("; "))?;
+        match self.count - self.first.len() {
+            0 if self.count == 1 => Ok(()),
+            0 => write!(f, " ({} problems)", self.count),
+            more => write!(f, "; and {more} more ({} problems)", self.count),
+        }
+    }
+}

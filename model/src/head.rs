@@ -1,0 +1,338 @@
+//! What turns hidden states into an answer: poolings, classifiers, the read-out to the vocabulary.
+
+use crate::embedding::Embedding;
+use crate::error::{Error, Result};
+use crate::linear::{Call, Linear, room, take};
+use crate::sublayer::Norm;
+use headrow_kernels::rows::math::tanh;
+use headrow_kernels::{
+    Activation, Cpu, Epilogue, LeftKind, Mat, MatMut, Need, PackedB, Right, RightKind, Segment,
+    Stack, Write, gemm, gemm_scratch,
+};
+
+/// How the hidden states of a sequence become one vector.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Pooling {
+    /// The mean over the tokens.
+    #[default]
+    Mean,
+    /// The first token's state.
+    Cls,
+    /// The largest value of each feature.
+    Max,
+    /// The last token's state.
+    LastToken,
+}
+
+/// What happens to a pooled vector.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Normalization {
+    /// Nothing.
+    #[default]
+    None,
+    /// x/max(‖x‖₂, 1e-12): cosines become dot products.
+    L2,
+}
+
+/// A result computed from the last hidden states.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Head {
+    /// One vector per sequence, `sequences × d_model`. Needs no weights.
+    Pooled(Pooling, Normalization),
+    /// tanh(x_first·W + b), `sequences × d_model`: BERT's pooler.
+    Pooler,
+    /// Scores of every word at every token, `tokens × vocabulary`: the masked language model.
+    MaskedLm,
+    /// Scores of the labels, `sequences × labels`.
+    SequenceClassifier,
+    /// Scores of the labels at every token, `tokens × labels`.
+    TokenTagger,
+    /// Whether the second segment follows the first, `sequences × 2`: BERT's second pretraining task.
+    NextSentence,
+}
+
+impl Head {
+    /// A name for messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Head::Pooled(..) => "pooled vectors",
+            Head::Pooler => "pooler",
+            Head::MaskedLm => "masked-language-model head",
+            Head::SequenceClassifier => "sequence classifier",
+            Head::TokenTagger => "token tagger",
+            Head::NextSentence => "next-sentence head",
+        }
+    }
+}
+
+/// Between the two maps of a sequence classifier.
+#[derive(Clone, Copy)]
+pub(crate) enum Squash {
+    Tanh,
+    Relu,
+}
+
+/// squash(x_first·W₁ + b₁)·W₂ + b₂.
+pub(crate) struct Classifier {
+    /// W₁, b₁; `None` means the pooler's.
+    pub(crate) dense: Option<Linear>,
+    pub(crate) squash: Squash,
+    /// W₂, b₂.
+    pub(crate) output: Linear,
+}
+
+/// LN(σ(x·W + b))·Eᵀ + bias, E being the word embeddings unless the checkpoint has a matrix of its own.
+pub(crate) struct MaskedLm {
+    pub(crate) transform: Linear,
+    pub(crate) activation: Activation,
+    pub(crate) norm: Norm,
+    pub(crate) decoder: Option<PackedB>,
+    pub(crate) bias: Vec<f32>,
+}
+
+/// The heads that a checkpoint came with.
+#[derive(Default)]
+pub(crate) struct Heads {
+    pub(crate) pooler: Option<Linear>,
+    pub(crate) masked_lm: Option<MaskedLm>,
+    pub(crate) classifier: Option<Classifier>,
+    pub(crate) tagger: Option<Linear>,
+    pub(crate) next_sentence: Option<Linear>,
+}
+
+/// The last hidden states, which rows belong to which sequence, and the table they were made with.
+#[derive(Clone, Copy)]
+pub(crate) struct Encoded<'a> {
+    pub(crate) hidden: Mat<'a>,
+    pub(crate) segments: &'a [Segment],
+    pub(crate) embedding: &'a Embedding,
+}
+
+impl Heads {
+    /// Rows and columns of `head`'s result, or an error when its weights are not there.
+    pub(crate) fn shape(
+        &self,
+        head: Head,
+        embedding: &Embedding,
+        tokens: usize,
+        sequences: usize,
+    ) -> Result<(usize, usize)> {
+        let pooler = self.pooler.as_ref();
+        let shape = match head {
+            Head::Pooled(..) => Some((sequences, embedding.d_model)),
+            Head::Pooler => pooler.map(|pooler| (sequences, pooler.outputs())),
+            Head::MaskedLm => self.masked_lm.as_ref().map(|lm| (tokens, lm.bias.len())),
+            Head::SequenceClassifier => {
+                self.classifier.as_ref().map(|head| (sequences, head.output.outputs()))
+            }
+            Head::TokenTagger => self.tagger.as_ref().map(|head| (tokens, head.outputs())),
+            Head::NextSentence => self.next_sentence.as_ref().map(|_| (sequences, 2)),
+        };
+        shape.ok_or(Error::NoHead { head: head.name() })
+    }
+
+    /// out ← head(hidden), in the shape that [`Heads::shape`] gave.
+    pub(crate) fn forward(
+        &self,
+        head: Head,
+        call: Call<'_>,
+        encoded: Encoded<'_>,
+        out: MatMut<'_>,
+        stack: &mut Stack<'_>,
+    ) {
+        let there = "the shape of the result was asked for, so the weights are there";
+        match head {
+            Head::Pooled(pooling, normalization) => {
+                pool(pooling, normalization, encoded.hidden, encoded.segments, out);
+            }
+            Head::Pooler => {
+                let pooler = self.pooler.as_ref().expect(there);
+                first_dense(pooler, Squash::Tanh, call, encoded, out, stack);
+            }
+            Head::MaskedLm => {
+                self.masked_lm.as_ref().expect(there).forward(call, encoded, out, stack)
+            }
+            Head::SequenceClassifier => {
+                let Classifier { dense, squash, output } = self.classifier.as_ref().expect(there);
+                let dense = dense.as_ref().or(self.pooler.as_ref()).expect(there);
+                classify(dense, *squash, output, call, encoded, out, stack);
+            }
+            Head::TokenTagger => {
+                let tagger = self.tagger.as_ref().expect(there);
+                tagger.forward(call, encoded.hidden, Activation::Identity, None, out, stack);
+            }
+            Head::NextSentence => {
+                let dense = self.pooler.as_ref().expect(there);
+                let output = self.next_sentence.as_ref().expect(there);
+                classify(dense, Squash::Tanh, output, call, encoded, out, stack);
+            }
+        }
+    }
+
+    /// Scratch of the heads over up to `tokens` tokens in up to `sequences` sequences.
+    pub(crate) fn scratch(
+        &self,
+        cpu: Cpu,
+        threads: usize,
+        embedding: &Embedding,
+        tokens: usize,
+        sequences: usize,
+    ) -> Need {
+        let of = |linear: &Linear, rows| linear.scratch(cpu, threads, rows);
+        let mut maps = Need::NONE;
+        let classifier = self.classifier.as_ref();
+        let denses = [self.pooler.as_ref(), classifier.and_then(|head| head.dense.as_ref())];
+        let outputs = [self.next_sentence.as_ref(), classifier.map(|head| &head.output)];
+        for linear in denses.into_iter().chain(outputs).flatten() {
+            maps = maps.or(of(linear, sequences));
+        }
+        let first = room(sequences, embedding.d_model);
+        let mut need = if maps == Need::NONE && denses[0].is_none() && denses[1].is_none() {
+            Need::NONE
+        } else {
+            first.and(first).and(maps)
+        };
+        if let Some(tagger) = &self.tagger {
+            need = need.or(of(tagger, tokens));
+        }
+        if let Some(lm) = &self.masked_lm {
+            need = need.or(lm.scratch(cpu, threads, embedding, tokens));
+        }
+        need
+    }
+
+    /// Numbers of each head, by name.
+    pub(crate) fn parameters(&self) -> impl Iterator<Item = (&'static str, usize)> {
+        let linear = |head: &Option<Linear>| head.as_ref().map_or(0, Linear::parameters);
+        let lm = self.masked_lm.as_ref().map_or(0, MaskedLm::parameters);
+        let classifier = self.classifier.as_ref().map_or(0, |head| {
+            head.dense.as_ref().map_or(0, Linear::parameters) + head.output.parameters()
+        });
+        let counts = [
+            (Head::Pooler.name(), linear(&self.pooler)),
+            (Head::MaskedLm.name(), lm),
+            (Head::SequenceClassifier.name(), classifier),
+            (Head::TokenTagger.name(), linear(&self.tagger)),
+            (Head::NextSentence.name(), linear(&self.next_sentence)),
+        ];
+        counts.into_iter().filter(|&(_, count)| count > 0)
+    }
+}
+
+impl MaskedLm {
+    fn forward(
+        &self,
+        call: Call<'_>,
+        encoded: Encoded<'_>,
+        out: MatMut<'_>,
+        stack: &mut Stack<'_>,
+    ) {
+        let Encoded { hidden, embedding, .. } = encoded;
+        let (rows, d) = (hidden.rows(), hidden.cols());
+        let (mut transformed, mut stack) = take(stack, rows, d);
+        let (mut normed, mut stack) = take(&mut stack, rows, d);
+        let x = transformed.reborrow();
+        self.transform.forward(call, hidden, self.activation, None, x, &mut stack);
+        self.norm.forward(call, transformed.as_ref(), normed.reborrow());
+        let decoder = match &self.decoder {
+            Some(packed) => Right::Packed(packed),
+            None => Right::Transposed(embedding.words()),
+        };
+        let epilogue = Epilogue { bias: Some(&self.bias), ..Epilogue::default() };
+        let normed = normed.as_ref();
+        gemm(call.cpu, call.par, normed, decoder, Write::Replace, &epilogue, out, &mut stack);
+    }
+
+    fn scratch(&self, cpu: Cpu, threads: usize, embedding: &Embedding, tokens: usize) -> Need {
+        let (v, d) = (self.bias.len(), embedding.d_model);
+        let right = match self.decoder {
+            Some(_) => RightKind::Packed,
+            None => RightKind::Transposed,
+        };
+        let read_out = gemm_scratch(cpu, threads, tokens, v, d, LeftKind::Plain, right);
+        let two = room(tokens, d).times(2);
+        two.and(self.transform.scratch(cpu, threads, tokens).or(read_out))
+    }
+
+    fn parameters(&self) -> usize {
+        let decoder = self.decoder.as_ref().map_or(0, |packed| packed.k() * packed.n());
+        self.transform.parameters() + self.norm.parameters() + decoder + self.bias.len()
+    }
+}
+
+/// out ← squash(x_first·W + b), a row per sequence.
+fn first_dense(
+    dense: &Linear,
+    squash: Squash,
+    call: Call<'_>,
+    encoded: Encoded<'_>,
+    mut out: MatMut<'_>,
+    stack: &mut Stack<'_>,
+) {
+    let (mut first, mut stack) = take(stack, encoded.segments.len(), encoded.hidden.cols());
+    pool(Pooling::Cls, Normalization::None, encoded.hidden, encoded.segments, first.reborrow());
+    let activation = match squash {
+        Squash::Tanh => Activation::Identity,
+        Squash::Relu => Activation::Relu,
+    };
+    dense.forward(call, first.as_ref(), activation, None, out.reborrow(), &mut stack);
+    if let Squash::Tanh = squash {
+        tanh(call.cpu, call.par, out);
+    }
+}
+
+/// out ← squash(x_first·W₁ + b₁)·W₂ + b₂, a row per sequence.
+fn classify(
+    dense: &Linear,
+    squash: Squash,
+    output: &Linear,
+    call: Call<'_>,
+    encoded: Encoded<'_>,
+    out: MatMut<'_>,
+    stack: &mut Stack<'_>,
+) {
+    let (mut pooled, mut stack) = take(stack, encoded.segments.len(), dense.outputs());
+    first_dense(dense, squash, call, encoded, pooled.reborrow(), &mut stack);
+    output.forward(call, pooled.as_ref(), Activation::Identity, None, out, &mut stack);
+}
+
+/// One row per sequence from the rows of its tokens, in their order, so that neighbours do not matter.
+fn pool(
+    pooling: Pooling,
+    normalization: Normalization,
+    hidden: Mat<'_>,
+    segments: &[Segment],
+    mut out: MatMut<'_>,
+) {
+    for (sequence, segment) in segments.iter().enumerate() {
+        let rows = hidden.rows_range(segment.queries.clone());
+        let pooled = out.row_mut(sequence);
+        let (first, last) = (rows.row(0), rows.row(rows.rows() - 1));
+        pooled.copy_from_slice(if pooling == Pooling::LastToken { last } else { first });
+        for row in (1..rows.rows()).map(|i| rows.row(i)) {
+            let pairs = pooled.iter_mut().zip(row);
+            match pooling {
+                Pooling::Mean => pairs.for_each(|(sum, x)| *sum += x),
+                Pooling::Max => pairs.for_each(|(max, &x)| *max = larger(*max, x)),
+                Pooling::Cls | Pooling::LastToken => break,
+            }
+        }
+        if pooling == Pooling::Mean {
+            let count = rows.rows() as f32;
+            pooled.iter_mut().for_each(|sum| *sum /= count);
+        }
+        if normalization == Normalization::L2 {
+            let squares: f64 = pooled.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
+            let norm = squares.sqrt().max(1e-12);
+            pooled.iter_mut().for_each(|x| *x = (f64::from(*x) / norm) as f32);
+        }
+    }
+}
+
+/// The larger one; NaN when either is.
+fn larger(a: f32, b: f32) -> f32 {
+    if a > b || a.is_nan() { a } else { b }
+}

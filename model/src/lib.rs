@@ -1,0 +1,62 @@
+//! Transformers on CPUs: encoder models from Hugging Face folders, on kernels whose results have the same
+//! bits on every instruction set, with any number of threads, alone or in a batch.
+//!
+#![cfg_attr(feature = "tokenizers", doc = "```no_run")]
+#![cfg_attr(not(feature = "tokenizers"), doc = "```ignore")]
+//! use headrow::SentenceEncoder;
+//!
+//! fn main() -> headrow::Result<()> {
+//!     let encoder = SentenceEncoder::from_dir("all-MiniLM-L6-v2")?;
+//!     let texts = ["A man is eating food.", "Somebody is having a meal."];
+//!     let vectors = encoder.embed(texts)?;
+//!     let cosine: f32 = vectors[0].iter().zip(&vectors[1]).map(|(a, b)| a * b).sum();
+//!     println!("{} and {} are {cosine:.3} alike", texts[0], texts[1]);
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # The paper, section by section
+//!
+//! | "Attention Is All You Need" | file |
+//! |---|---|
+//! | §3.1 stacks, residual sums, normalisation | `encoder.rs`, `sublayer.rs` |
+//! | §3.2 multi-head attention | `attention.rs` |
+//! | §3.3 position-wise feed-forward networks | `feed_forward.rs` |
+//! | §3.4 embeddings and read-out | `embedding.rs`, `head.rs` |
+//! | §3.5 positions | `position.rs` |
+//!
+//! What comes from outside is read in `config.rs`, `weights.rs`, `checkpoint.rs`, `tokenizer.rs` and checked
+//! there: damaged or hostile files end in an [`enum@Error`] that names the place, never in a panic.
+#![forbid(unsafe_code)]
+
+mod attention;
+mod checkpoint;
+mod config;
+mod embedding;
+mod encoder;
+mod error;
+mod feed_forward;
+mod head;
+mod linear;
+mod model;
+mod position;
+#[cfg(feature = "tokenizers")]
+mod sentence;
+mod session;
+mod sublayer;
+#[cfg(feature = "tokenizers")]
+mod tokenizer;
+mod weights;
+
+pub use config::{Config, Family};
+pub use error::{Error, Problems, Result};
+pub use head::{Head, Normalization, Pooling};
+pub use headrow_kernels::par::default_threads;
+pub use headrow_kernels::{Activation, Cpu, Isa, Mat};
+pub use model::{LoadOptions, Model};
+#[cfg(feature = "tokenizers")]
+pub use sentence::{SentenceEncoder, SentenceOptions, TooLong};
+pub use session::{Batch, Session, SessionOptions};
+pub use sublayer::NormPlacement;
+#[cfg(feature = "tokenizers")]
+pub use tokenizer::{Encoding, Text, Tokenizer};
