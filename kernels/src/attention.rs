@@ -2,11 +2,20 @@
 //!
 //! ("Attention Is All You Need", §3.2.1 equation 1, for all heads of §3.2.2 at once.)
 
+mod block;
+mod blocking;
+mod driver;
+mod keys;
+mod mask;
+
+pub use blocking::Blocking;
+
 use crate::arch::FloatMode;
 use crate::cpu::Cpu;
 use crate::par::Par;
 use crate::scratch::{Need, Stack};
 use crate::view::{Mat, MatMut};
+use block::Call;
 use std::ops::Range;
 
 /// Widths and number of the heads, and the factor of the scores.
@@ -111,10 +120,35 @@ pub struct Mask<'a> {
 /// # Panics
 /// When shapes, segments or masks do not fit together, or `stack` is smaller than [`attention_scratch`].
 #[track_caller]
-#[allow(clippy::too_many_arguments)]
+#[expect(clippy::too_many_arguments, reason = "the operands of the operation")]
 pub fn attention(
     cpu: Cpu,
     par: Par<'_>,
+    shape: &AttentionShape,
+    q: Mat<'_>,
+    k: Mat<'_>,
+    v: Mat<'_>,
+    segments: &[Segment],
+    mask: &Mask<'_>,
+    out: MatMut<'_>,
+    stack: &mut Stack<'_>,
+) {
+    let par = par.limit(Blocking::workers(par.threads(), shape, segments));
+    let blocking = Blocking::new(cpu, par.threads(), shape, segments);
+    attention_blocked(cpu, par, &blocking, shape, q, k, v, segments, mask, out, stack);
+}
+
+/// [`attention()`] with given block sizes: for tests, which inject tiny ones so that every edge occurs, and
+/// for tuning. The result's bits do not depend on them.
+///
+/// # Panics
+/// As [`attention()`], with [`attention_blocked_scratch`].
+#[expect(clippy::too_many_arguments, reason = "the operands of the operation")]
+#[track_caller]
+pub fn attention_blocked(
+    cpu: Cpu,
+    par: Par<'_>,
+    blocking: &Blocking,
     shape: &AttentionShape,
     q: Mat<'_>,
     k: Mat<'_>,
@@ -126,48 +160,12 @@ pub fn attention(
 ) {
     let _mode = FloatMode::default_scope();
     check(shape, q, k, v, segments, mask, &out);
-    let _ = (cpu, par);
-    let &AttentionShape { heads, kv_heads, d_k, d_v, scale } = shape;
-    for segment in segments {
-        let keys = segment.keys.len();
-        let (scores, _) = stack.take::<f32>(keys);
-        for (i, row) in segment.queries.clone().enumerate() {
-            for head in 0..heads {
-                let kv_head = head / (heads / kv_heads);
-                let query = &q.row(row)[head * d_k..][..d_k];
-                let result = &mut out.row_mut(row)[head * d_v..][..d_v];
-                let sees = |j: usize| {
-                    segment.diagonal.is_none_or(|d| (j as isize).saturating_sub(d) <= i as isize)
-                        && mask.keys.is_none_or(|keys| keys[segment.keys.start + j])
-                        && mask.visible.is_none_or(|v| v.row(q.rows(), head, row)[j])
-                        && mask
-                            .bias
-                            .is_none_or(|b| b.row(q.rows(), head, row)[j] != f32::NEG_INFINITY)
-                };
-                let mut max = f32::NEG_INFINITY;
-                for (j, score) in scores.iter_mut().enumerate().filter(|(j, _)| sees(*j)) {
-                    let key = &k.row(segment.keys.start + j)[kv_head * d_k..][..d_k];
-                    *score =
-                        query.iter().zip(key).fold(0.0, |sum, (q, k)| q.mul_add(*k, sum)) * scale;
-                    if let Some(bias) = mask.bias {
-                        *score += bias.row(q.rows(), head, row)[j];
-                    }
-                    max = max.max(*score);
-                }
-                let mut sum = 0.0;
-                result.fill(0.0);
-                for (j, score) in scores.iter().enumerate().filter(|(j, _)| sees(*j)) {
-                    let p = libm::expf(*score - max);
-                    sum += p;
-                    let value = &v.row(segment.keys.start + j)[kv_head * d_v..][..d_v];
-                    result.iter_mut().zip(value).for_each(|(out, v)| *out = p.mul_add(*v, *out));
-                }
-                if (0..keys).any(sees) {
-                    result.iter_mut().for_each(|out| *out /= sum);
-                }
-            }
-        }
+    if q.rows() == 0 || shape.heads * shape.d_v == 0 {
+        return;
     }
+    let (ldo, out) = (out.stride(), out.as_mut_ptr());
+    let call = Call { cpu, shape, q, k, v, mask, out, ldo };
+    driver::run(&call, par, &blocking.checked(), segments, stack);
 }
 
 /// The longest segments of a call, or of all calls that one scratch memory is to serve.
@@ -191,14 +189,29 @@ impl AttentionExtent {
 
 /// Scratch for [`attention()`] with up to `threads` workers over segments no longer than `extent`:
 /// grows with `extent`, so that one memory serves all shorter calls too.
+#[track_caller]
 pub fn attention_scratch(
     cpu: Cpu,
     threads: usize,
     shape: &AttentionShape,
     extent: AttentionExtent,
 ) -> Need {
-    let _ = (cpu, threads, shape);
-    Need::of::<f32>(extent.keys)
+    driver::scratch(cpu, None, threads, shape, extent)
+}
+
+/// The scratch memory of [`attention_blocked`] with up to `threads` workers.
+///
+/// # Panics
+/// When the size overflows.
+#[track_caller]
+pub fn attention_blocked_scratch(
+    cpu: Cpu,
+    blocking: &Blocking,
+    threads: usize,
+    shape: &AttentionShape,
+    extent: AttentionExtent,
+) -> Need {
+    driver::scratch(cpu, Some(&blocking.checked()), threads, shape, extent)
 }
 
 #[track_caller]

@@ -1,0 +1,289 @@
+//! One block of rows against the keys and values of one head: scores, exponentials, weighted values.
+//!
+//! Rows are the queries of one head, or, for a single query, the heads that share their keys: a
+//! matrix either way, only with another row stride.
+
+use super::mask::{RUN_ROWS, Seen, for_each_run};
+use super::{AttentionShape, Mask, Segment};
+use crate::cpu::Cpu;
+use crate::rows::softmax::{Scores, exp_scores};
+use crate::table::TileArgs;
+use crate::view::Mat;
+use std::ops::Range;
+
+/// The operands of one call, as every worker sees them.
+pub(super) struct Call<'a> {
+    pub(super) cpu: Cpu,
+    pub(super) shape: &'a AttentionShape,
+    pub(super) q: Mat<'a>,
+    pub(super) k: Mat<'a>,
+    pub(super) v: Mat<'a>,
+    pub(super) mask: &'a Mask<'a>,
+    /// First element of the result, whose rows are `ldo` apart.
+    pub(super) out: *mut f32,
+    pub(super) ldo: usize,
+}
+
+// SAFETY: all is read only, but for the result: workers write to it through `Rows`, whose blocks of rows and
+// columns of heads are cut disjointly by the driver.
+unsafe impl Sync for Call<'_> {}
+
+/// Some rows of scores of one segment: `count` queries of one head, or one query's heads of one group.
+#[derive(Clone)]
+pub(super) struct Rows<'a> {
+    pub(super) segment: &'a Segment,
+    pub(super) count: usize,
+    /// The first row's head, and query within the segment.
+    pub(super) head: usize,
+    pub(super) query: usize,
+    /// Whether the next row is the next head of the same query.
+    pub(super) over_heads: bool,
+}
+
+impl Rows<'_> {
+    /// Head and query of row r.
+    fn at(&self, r: usize) -> (usize, usize) {
+        if self.over_heads { (self.head + r, self.query) } else { (self.head, self.query + r) }
+    }
+
+    /// Elements from one row to the next, in a matrix of heads of `width` columns and this stride.
+    fn stride(&self, width: usize, stride: usize) -> usize {
+        if self.over_heads { width } else { stride }
+    }
+}
+
+/// Values of one head: column c of the segment's key j at `base + (c / nr)·panel + j·ld + c mod nr`.
+#[derive(Clone, Copy)]
+pub(super) struct Values {
+    pub(super) base: *const f32,
+    pub(super) ld: usize,
+    pub(super) panel: usize,
+}
+
+/// What a block of rows has come to before the values weigh in.
+#[derive(Clone, Copy)]
+pub(super) struct Weights<'a> {
+    pub(super) seen: &'a [Seen],
+    /// Marks per key, rows `marks` apart; empty when there is nothing but a diagonal.
+    pub(super) visible: &'a [u8],
+    pub(super) marks: usize,
+    /// Unnormalised weights, rows `ld` apart, and their sums.
+    pub(super) weights: &'a [f32],
+    pub(super) ld: usize,
+    pub(super) sums: &'a [f32],
+}
+
+/// The keys that every row sees when none has holes, from the last beginning to the first end.
+fn common(seen: &[Seen]) -> Range<usize> {
+    let first = seen.iter().fold(0, |first, s| first.max(s[0]));
+    let end = seen.iter().fold(usize::MAX, |end, s| end.min(s[1]));
+    if first < end && end < usize::MAX { first..end } else { 0..0 }
+}
+
+/// The keys from the first that some row sees to the last.
+fn hull(seen: &[Seen]) -> Range<usize> {
+    let first = seen.iter().filter(|s| s[1] > 0).fold(usize::MAX, |first, s| first.min(s[0]));
+    let end = seen.iter().fold(0, |end, s| end.max(s[1]));
+    first.min(end)..end
+}
+
+impl Call<'_> {
+    /// What row r sees; marks per key go to `visible` when there is more than a diagonal.
+    pub(super) fn see(&self, rows: &Rows<'_>, r: usize, visible: &mut [u8]) -> Seen {
+        let (head, query) = rows.at(r);
+        self.mask.seen(rows.segment, self.q.rows(), head, query, visible)
+    }
+
+    /// Scores of all rows for every panel of keys of which the rows of the tile see something.
+    ///
+    /// `panels` holds the segment's keys packed, from its first on.
+    ///
+    /// # Safety
+    /// As [`Call::score_panels`] for every panel that contains a key of `seen`.
+    pub(super) unsafe fn scores(
+        &self,
+        rows: &Rows<'_>,
+        seen: &[Seen],
+        panels: *const f32,
+        scores: *mut f32,
+        ld: usize,
+    ) {
+        let (mr, nr) = (self.cpu.table.gemm.mr, self.cpu.table.gemm.nr);
+        let in_panels = |keys: Range<usize>| keys.start / nr..keys.end.div_ceil(nr);
+        // What all rows see is met by the block as a whole, the rest tile by tile: of a causal mask, what
+        // lies right of the block's first row.
+        let shared = in_panels(common(seen));
+        // SAFETY: panels within those the caller vouches for; `seen` has an entry per row.
+        let score = |part: Range<usize>, which: Range<usize>| unsafe {
+            self.score_panels(rows, part, which, panels, scores, ld);
+        };
+        score(0..rows.count, shared.clone());
+        if seen.iter().all(|s| in_panels(s[0]..s[1]) == shared) {
+            return;
+        }
+        for start in (0..rows.count).step_by(mr) {
+            let tile = start..rows.count.min(start + mr);
+            let all = in_panels(hull(&seen[tile.clone()]));
+            if shared.is_empty() {
+                score(tile, all);
+            } else {
+                score(tile.clone(), all.start..shared.start);
+                score(tile, shared.end..all.end);
+            }
+        }
+    }
+
+    /// Scores of some of the rows for some panels of keys: chains over d_k, neither scaled nor masked.
+    ///
+    /// # Safety
+    /// At `panels` lie packed keys up to the end of `which`, at `scores` rows `ld` apart that nobody else
+    /// uses in those columns, each with room for whole panels. `part` lies within the rows.
+    pub(super) unsafe fn score_panels(
+        &self,
+        rows: &Rows<'_>,
+        part: Range<usize>,
+        which: Range<usize>,
+        panels: *const f32,
+        scores: *mut f32,
+        ld: usize,
+    ) {
+        if part.is_empty() || which.is_empty() {
+            return;
+        }
+        let (d_k, nr) = (self.shape.d_k, self.cpu.table.gemm.nr);
+        let (head, query) = rows.at(part.start);
+        let row = rows.segment.queries.start + query;
+        // SAFETY: the part's rows of Q are within the segment and its heads (`Rows`), the rest is the
+        // caller's promise; d_k may be 0, when nothing of Q or the keys is read. `Cpu` proves the
+        // instruction set.
+        unsafe {
+            (self.cpu.table.gemm.tile)(TileArgs {
+                m: part.len(),
+                n: which.len() * nr,
+                k: d_k,
+                a: self.q.as_ptr().wrapping_add(row * self.q.stride() + head * d_k),
+                lda: rows.stride(d_k, self.q.stride()),
+                b: panels.wrapping_add(which.start * d_k * nr),
+                ldb: nr,
+                panel: d_k * nr,
+                c: scores.add(part.start * ld + which.start * nr),
+                ldc: ld,
+                accumulate: false,
+            });
+        }
+    }
+
+    /// Turns the scores of row r into unnormalised weights and gives their sum, in lanes key mod 32.
+    pub(super) fn weigh(&self, rows: &Rows<'_>, r: usize, seen: Seen, scores: &mut [f32]) -> f32 {
+        let [first, end, count] = seen;
+        if count == 0 {
+            return 0.0;
+        }
+        let (head, query) = rows.at(r);
+        let row = rows.segment.queries.start + query;
+        let queries = self.q.rows();
+        let bias = self.mask.bias.map(|bias| bias.row(queries, head, row));
+        let visible = if count == end - first {
+            [None, None]
+        } else {
+            [
+                self.mask.keys.map(|keys| &keys[rows.segment.keys.start..]),
+                self.mask.visible.map(|visible| visible.row(queries, head, row)),
+            ]
+        };
+        let scale = self.shape.scale;
+        exp_scores(self.cpu, &Scores { scale, first, end, bias, visible }, scores)
+    }
+
+    /// Columns of the result: out\[r, c\] ← (Σ_j p_rj·v_jc) / Σ_j p_rj over the keys j that row r sees, the
+    /// first sum as one chain in their order. Rows that see none become 0.
+    ///
+    /// The columns start at a panel. Up to `depth` keys are met by all rows before the next ones.
+    ///
+    /// # Safety
+    /// `values` is valid for the segment's keys and the columns, which lie below d_v; nobody else uses
+    /// these columns of these rows of the result.
+    pub(super) unsafe fn weigh_values(
+        &self,
+        rows: &Rows<'_>,
+        columns: Range<usize>,
+        depth: usize,
+        weights: Weights<'_>,
+        values: Values,
+    ) {
+        let Weights { seen, visible, marks, weights, ld, sums } = weights;
+        let gemm = &self.cpu.table.gemm;
+        let ldc = rows.stride(self.shape.d_v, self.ldo);
+        let row = rows.segment.queries.start + rows.query;
+        let n = columns.len();
+        assert!(
+            seen.len() == rows.count
+                && sums.len() == rows.count
+                && columns.start.is_multiple_of(gemm.nr)
+        );
+        assert!((rows.count - 1) * ld + hull(seen).end <= weights.len());
+        // SAFETY: the first element of these columns in the first of these rows.
+        let out =
+            unsafe { self.out.add(row * self.ldo + rows.head * self.shape.d_v + columns.start) };
+        let base = values.base.wrapping_add(columns.start / gemm.nr * values.panel);
+        let product = |part: Range<usize>, keys: Range<usize>, accumulate: bool| {
+            // SAFETY: rows below `count`, keys that one of them sees: within the weights (asserted) and,
+            // as the caller promises, the values and the result. `Cpu` proves the instruction set.
+            unsafe {
+                (gemm.tile)(TileArgs {
+                    m: part.len(),
+                    n,
+                    k: keys.len(),
+                    a: weights.as_ptr().add(part.start * ld + keys.start),
+                    lda: ld,
+                    b: base.wrapping_add(keys.start * values.ld),
+                    ldb: values.ld,
+                    panel: values.panel,
+                    c: out.add(part.start * ldc),
+                    ldc,
+                    accumulate,
+                });
+            }
+        };
+        // SAFETY: row r < count of the result, these columns.
+        let result = |r: usize| unsafe { std::slice::from_raw_parts_mut(out.add(r * ldc), n) };
+
+        let holes = seen.iter().any(|[first, end, count]| *count < end - first);
+        let shared = if holes { 0..0 } else { common(seen) };
+        let all = hull(seen);
+        // The shared keys come first for every row: nothing is summed up before them.
+        let at_once = !shared.is_empty() && shared.start == all.start;
+        if !at_once {
+            (0..rows.count).for_each(|r| result(r).fill(0.0));
+        }
+        let by_tile = |within: Range<usize>| {
+            if within.is_empty() {
+                return;
+            }
+            for start in (0..rows.count).step_by(RUN_ROWS.min(gemm.mr)) {
+                let tile = start..rows.count.min(start + RUN_ROWS.min(gemm.mr));
+                let seen = &seen[tile.clone()];
+                let within = within.start..within.end.min(hull(seen).end);
+                let visible = visible.get(start * marks..).unwrap_or(&[]);
+                for_each_run(seen, visible, marks, within, |keys, part| {
+                    product(start + part.start..start + part.end, keys, true);
+                });
+            }
+        };
+        if shared.is_empty() {
+            by_tile(all);
+        } else {
+            by_tile(all.start..shared.start);
+            for first in shared.clone().step_by(depth) {
+                let keys = first..shared.end.min(first + depth);
+                product(0..rows.count, keys, !at_once || first > shared.start);
+            }
+            by_tile(shared.end..all.end);
+        }
+        for (r, (&sum, seen)) in sums.iter().zip(seen).enumerate() {
+            if seen[2] > 0 {
+                result(r).iter_mut().for_each(|x| *x /= sum);
+            }
+        }
+    }
+}

@@ -1,0 +1,638 @@
+//! Attention against its definition, and its bits against themselves.
+
+mod support;
+
+use headrow_kernels::Mat;
+use headrow_kernels::attention::{Blocking, attention_blocked, attention_blocked_scratch};
+use headrow_kernels::{
+    AttentionExtent, AttentionShape, Cpu, Isa, Mask, MatMut, Par, PerHead, Scratch, Segment, Team,
+    attention, attention_scratch, reference,
+};
+use support::{Guarded, Random, hash};
+
+/// The operands of one call.
+struct Case {
+    shape: AttentionShape,
+    segments: Vec<Segment>,
+    q: Guarded,
+    k: Guarded,
+    v: Guarded,
+    keys: Option<Vec<bool>>,
+    /// Values, and whether each head has its own.
+    visible: Option<(Vec<bool>, bool)>,
+    bias: Option<(Vec<f32>, bool)>,
+    longest: usize,
+}
+
+/// Which masks a case has.
+const KEYS: usize = 1;
+const VISIBLE: usize = 2;
+const BIAS: usize = 4;
+const PER_HEAD: usize = 8;
+/// Hidden keys lie at the ends only.
+const NO_HOLES: usize = 16;
+
+fn shape(heads: usize, kv_heads: usize, d_k: usize, d_v: usize) -> AttentionShape {
+    AttentionShape { heads, kv_heads, d_k, d_v, scale: 1.0 / (d_k.max(1) as f32).sqrt() }
+}
+
+impl Case {
+    /// Segments given as (queries, keys, diagonal), one after the other.
+    fn new(
+        shape: AttentionShape,
+        lengths: &[(usize, usize, Option<isize>)],
+        masks: usize,
+        rng: &mut Random,
+    ) -> Case {
+        let (mut t, mut s) = (0, 0);
+        let segments: Vec<Segment> = lengths
+            .iter()
+            .map(|&(queries, keys, diagonal)| {
+                let segment = Segment { queries: t..t + queries, keys: s..s + keys, diagonal };
+                (t, s) = (segment.queries.end, segment.keys.end);
+                segment
+            })
+            .collect();
+        let longest = lengths.iter().map(|l| l.1).max().unwrap_or(0) + rng.below(3);
+        let mut matrix = |rows, cols| {
+            let (gap, offset) = (rng.below(5), rng.below(4));
+            Guarded::from_fn(rows, cols, cols + gap, offset, |_, _| 2.0 * rng.unit())
+        };
+        let q = matrix(t, shape.heads * shape.d_k);
+        let k = matrix(s, shape.kv_heads * shape.d_k);
+        let v = matrix(s, shape.kv_heads * shape.d_v);
+        // One row of marks: random ones, or a random interval.
+        let marks = |rng: &mut Random, len: usize| -> Vec<bool> {
+            if masks & NO_HOLES == 0 {
+                return (0..len).map(|_| rng.below(4) > 0).collect();
+            }
+            let (a, b) = (rng.below(len + 1), rng.below(len + 1));
+            (0..len).map(|j| (a.min(b)..a.max(b)).contains(&j)).collect()
+        };
+        let rows = if masks & PER_HEAD == 0 { t } else { t * shape.heads };
+        let each = masks & PER_HEAD != 0;
+        let keys = (masks & KEYS != 0).then(|| marks(rng, s));
+        let visible = (masks & VISIBLE != 0)
+            .then(|| ((0..rows).flat_map(|_| marks(rng, longest)).collect(), each));
+        let bias = (masks & BIAS != 0).then(|| {
+            let values = (0..rows).flat_map(|_| {
+                let seen = marks(rng, longest);
+                seen.into_iter()
+                    .map(|seen| if seen { rng.unit() } else { f32::NEG_INFINITY })
+                    .collect::<Vec<_>>()
+            });
+            (values.collect(), each)
+        });
+        Case { shape, segments, q, k, v, keys, visible, bias, longest }
+    }
+
+    fn mask(&self) -> Mask<'_> {
+        fn matrix<T: Copy>(
+            m: &(Vec<T>, bool),
+            rows: usize,
+            heads: usize,
+            cols: usize,
+        ) -> PerHead<'_, T> {
+            match m {
+                (values, false) => PerHead::Shared(Mat::new(values, rows, cols)),
+                (values, true) => PerHead::Each(Mat::new(values, rows * heads, cols)),
+            }
+        }
+        let (rows, heads) = (self.q.view().rows(), self.shape.heads);
+        Mask {
+            keys: self.keys.as_deref(),
+            visible: self.visible.as_ref().map(|m| matrix(m, rows, heads, self.longest)),
+            bias: self.bias.as_ref().map(|m| matrix(m, rows, heads, self.longest)),
+        }
+    }
+
+    /// Whether a query row sees the key in row j of K, with this head.
+    fn sees(&self, head: usize, row: usize, j: usize) -> bool {
+        let Some(segment) = self.segments.iter().find(|s| s.queries.contains(&row)) else {
+            return false;
+        };
+        if !segment.keys.contains(&j) {
+            return false;
+        }
+        let (i, key) = (row - segment.queries.start, j - segment.keys.start);
+        let at = |each: bool| {
+            (if each { head * self.q.view().rows() + row } else { row }) * self.longest + key
+        };
+        segment.diagonal.is_none_or(|d| key as isize <= i as isize + d)
+            && self.keys.as_ref().is_none_or(|keys| keys[j])
+            && self.visible.as_ref().is_none_or(|(v, each)| v[at(*each)])
+            && self.bias.as_ref().is_none_or(|(b, each)| b[at(*each)] != f32::NEG_INFINITY)
+    }
+
+    fn out(&self) -> Guarded {
+        let cols = self.shape.heads * self.shape.d_v;
+        Guarded::filled(self.q.view().rows(), cols, cols + 3, 1, f32::NAN)
+    }
+
+    fn run(&self, cpu: Cpu, par: Par<'_>) -> Guarded {
+        let mut out = self.out();
+        let extent = AttentionExtent::of(&self.segments);
+        let mut scratch = Scratch::new(attention_scratch(cpu, par.threads(), &self.shape, extent));
+        attention(
+            cpu,
+            par,
+            &self.shape,
+            self.q.view(),
+            self.k.view(),
+            self.v.view(),
+            &self.segments,
+            &self.mask(),
+            out.view_mut(),
+            &mut scratch.stack(),
+        );
+        out
+    }
+
+    fn run_blocked(&self, cpu: Cpu, par: Par<'_>, blocking: &Blocking) -> Vec<u32> {
+        let mut out = self.out();
+        let extent = AttentionExtent::of(&self.segments);
+        let threads = par.threads();
+        let need = attention_blocked_scratch(cpu, blocking, threads, &self.shape, extent);
+        let mut scratch = Scratch::new(need);
+        attention_blocked(
+            cpu,
+            par,
+            blocking,
+            &self.shape,
+            self.q.view(),
+            self.k.view(),
+            self.v.view(),
+            &self.segments,
+            &self.mask(),
+            out.view_mut(),
+            &mut scratch.stack(),
+        );
+        out.bits()
+    }
+
+    /// Runs, looks at the guards, and compares with the definition.
+    #[track_caller]
+    fn check(&self, cpu: Cpu, what: &str) {
+        let out = self.run(cpu, Par::SERIAL);
+        for guarded in [&self.q, &self.k, &self.v, &out] {
+            guarded.assert_intact(what);
+        }
+        let expected = reference::attention::attention(
+            &self.shape,
+            self.q.view(),
+            self.k.view(),
+            self.v.view(),
+            &self.segments,
+            &self.mask(),
+        );
+        for (at, x) in out.values().into_iter().enumerate() {
+            let (y, bound) = (expected.output[at], expected.bound[at]);
+            let error = (f64::from(x) - y).abs();
+            assert!(error <= bound, "{cpu:?} {what}: element {at} is {x}, expected {y} ± {bound}");
+        }
+    }
+}
+
+/// Sizes up to two tiles and one, for the tiles of every instruction set.
+fn queries() -> impl Iterator<Item = usize> {
+    (0..=13).chain([16, 17, 28, 29])
+}
+
+fn keys() -> impl Iterator<Item = usize> {
+    (0..=17).chain([31, 32, 33, 47, 48, 63, 64, 65, 97])
+}
+
+const WIDTHS: [usize; 6] = [1, 2, 3, 8, 17, 64];
+const HEADS: [(usize, usize); 5] = [(1, 1), (2, 2), (2, 1), (3, 1), (4, 2)];
+
+#[test]
+fn small_shapes_with_every_mask_are_within_the_stated_bound() {
+    for cpu in Cpu::all() {
+        let mut rng = Random::new(1);
+        let mut turn = 0;
+        for t in queries() {
+            for s in keys() {
+                for masks in [0, KEYS, VISIBLE, BIAS, KEYS | VISIBLE | BIAS] {
+                    turn += 1;
+                    let (heads, kv_heads) = HEADS[turn % 5];
+                    let shape = shape(heads, kv_heads, WIDTHS[turn % 6], WIDTHS[turn / 6 % 6]);
+                    let offset = s as isize - t as isize;
+                    let diagonal = [None, Some(0), Some(offset), Some(-2), Some(3)][turn / 7 % 5];
+                    let flags = rng.below(4) * PER_HEAD;
+                    let case = Case::new(shape, &[(t, s, diagonal)], masks | flags, &mut rng);
+                    let what =
+                        format!("t {t}, s {s}, {shape:?}, {diagonal:?}, masks {masks}+{flags}");
+                    case.check(cpu, &what);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_pair_of_widths_and_every_head_count_is_within_the_bound() {
+    for cpu in Cpu::all() {
+        let mut rng = Random::new(2);
+        for d_k in WIDTHS.into_iter().chain([0]) {
+            for d_v in WIDTHS {
+                for (heads, kv_heads) in HEADS {
+                    let shape = shape(heads, kv_heads, d_k, d_v);
+                    let lengths = [(7, 37, Some(30)), (0, 3, None), (1, 18, None), (5, 0, None)];
+                    let masks = rng.below(32);
+                    Case::new(shape, &lengths, masks, &mut rng).check(cpu, &format!("{shape:?}"));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn longer_sequences_are_within_the_bound() {
+    for cpu in Cpu::all() {
+        let mut rng = Random::new(3);
+        for (lengths, masks) in [
+            ([(130, 130, None), (3, 700, Some(697))], 0),
+            ([(200, 150, Some(-50)), (40, 1100, None)], 0),
+            ([(90, 300, Some(210)), (1, 520, None)], KEYS | NO_HOLES),
+            ([(50, 333, None), (100, 100, Some(0))], VISIBLE | BIAS | PER_HEAD),
+        ] {
+            let case = Case::new(shape(2, 1, 24, 40), &lengths, masks, &mut rng);
+            case.check(cpu, &format!("{lengths:?} masks {masks}"));
+        }
+    }
+}
+
+/// A ragged batch with everything in it.
+fn mixed(masks: usize, rng: &mut Random) -> Case {
+    let lengths = [
+        (19, 19, Some(0)),
+        (1, 70, None),
+        (0, 5, None),
+        (33, 50, Some(17)),
+        (6, 0, None),
+        (9, 4, Some(-5)),
+        (45, 150, None),
+    ];
+    Case::new(shape(6, 2, 17, 24), &lengths, masks, rng)
+}
+
+fn all_masks() -> impl Iterator<Item = usize> {
+    0..32
+}
+
+#[test]
+fn instruction_sets_threads_and_block_sizes_do_not_show_in_the_bits() {
+    let mut rng = Random::new(4);
+    let scalar = Cpu::with_isa(Isa::Scalar).unwrap();
+    let mut teams: Vec<Team> = (2..=8).map(Team::new).collect();
+    for masks in all_masks() {
+        let case = mixed(masks, &mut rng);
+        let expected = case.run(scalar, Par::SERIAL).bits();
+        for cpu in Cpu::all() {
+            assert_eq!(case.run(cpu, Par::SERIAL).bits(), expected, "{cpu:?}");
+            for team in &mut teams {
+                team.open(|par| {
+                    let bits = case.run(cpu, par).bits();
+                    assert_eq!(bits, expected, "{cpu:?}, {} threads", par.threads());
+                });
+            }
+            for rows in [1, 2, 5, 7, 24, 84, usize::MAX] {
+                for (keys, queries, pack_values) in [(1, 1, 0), (3, 10, 5), (64, 33, 1000)] {
+                    let blocking = Blocking { rows, keys, queries, pack_values, spread: false };
+                    let bits = case.run_blocked(cpu, Par::SERIAL, &blocking);
+                    assert_eq!(bits, expected, "{cpu:?}, {blocking:?}");
+                    if rows == 5 {
+                        let bits = teams[2].open(|par| case.run_blocked(cpu, par, &blocking));
+                        assert_eq!(bits, expected, "{cpu:?}, {blocking:?}, 4 threads");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn one_query_over_a_long_cache_can_be_spread_over_keys_and_columns() {
+    let mut rng = Random::new(5);
+    let mut team = Team::new(4);
+    for (heads, kv_heads) in [(1, 1), (3, 1), (4, 2)] {
+        for masks in [0, KEYS, BIAS | NO_HOLES, VISIBLE | KEYS | BIAS | PER_HEAD] {
+            let lengths = [(1, 333, None), (1, 1, Some(0)), (1, 100, Some(40)), (1, 0, None)];
+            let case = Case::new(shape(heads, kv_heads, 19, 50), &lengths, masks, &mut rng);
+            for cpu in Cpu::all() {
+                case.check(cpu, "one query");
+                let expected = case.run(cpu, Par::SERIAL).bits();
+                let usual = Blocking::new(cpu, 4, &case.shape, &case.segments);
+                let spread = Blocking { spread: true, ..usual };
+                for _ in 0..5 {
+                    let bits = team.open(|par| case.run_blocked(cpu, par, &spread));
+                    assert_eq!(bits, expected, "{cpu:?}, masks {masks}");
+                }
+                let lone = Case { segments: case.segments[..1].to_vec(), ..copy(&case) };
+                let blocking = Blocking::new(cpu, 4, &lone.shape, &lone.segments);
+                assert_eq!(blocking.spread, kv_heads < 4);
+            }
+        }
+    }
+}
+
+fn copy(case: &Case) -> Case {
+    let clone = |g: &Guarded| {
+        let m = g.view();
+        Guarded::from_fn(m.rows(), m.cols(), m.cols(), 0, |i, j| m.row(i)[j])
+    };
+    Case {
+        shape: case.shape,
+        segments: case.segments.clone(),
+        q: clone(&case.q),
+        k: clone(&case.k),
+        v: clone(&case.v),
+        keys: case.keys.clone(),
+        visible: case.visible.clone(),
+        bias: case.bias.clone(),
+        longest: case.longest,
+    }
+}
+
+#[test]
+fn a_segment_alone_has_the_bits_it_has_in_a_batch() {
+    let mut rng = Random::new(6);
+    for masks in all_masks() {
+        let batch = mixed(masks, &mut rng);
+        for cpu in Cpu::all() {
+            let all = batch.run(cpu, Par::SERIAL);
+            for segment in &batch.segments {
+                // The same views, one segment: the other rows of the result stay as they are.
+                let alone = Case { segments: vec![segment.clone()], ..copy(&batch) };
+                let out = alone.run(cpu, Par::SERIAL);
+                for row in 0..out.view().rows() {
+                    let bits = |m: &Guarded| -> Vec<u32> {
+                        m.view().row(row).iter().map(|x| x.to_bits()).collect()
+                    };
+                    if segment.queries.contains(&row) {
+                        assert_eq!(bits(&out), bits(&all), "row {row}");
+                    } else {
+                        assert!(out.view().row(row).iter().all(|x| x.is_nan()), "row {row}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_prefill_has_the_bits_of_its_chunks_and_of_token_by_token() {
+    let mut rng = Random::new(7);
+    for (n, past) in [(1, 0), (40, 0), (75, 22), (131, 1)] {
+        for (heads, kv_heads) in [(2, 2), (4, 1)] {
+            let s = n + past;
+            let whole = Case::new(
+                shape(heads, kv_heads, 20, 16),
+                &[(n, s, Some(past as isize))],
+                rng.below(2) * KEYS,
+                &mut rng,
+            );
+            for cpu in Cpu::all() {
+                let expected = whole.run(cpu, Par::SERIAL).bits();
+                for chunk in [1, 7, 16, 33] {
+                    // Each chunk sees the cache as long as it is by then.
+                    let mut bits = vec![];
+                    for first in (0..n).step_by(chunk) {
+                        let queries = first..n.min(first + chunk);
+                        let segment = Segment::causal(queries.clone(), 0..past + queries.end);
+                        let part = Case { segments: vec![segment], ..copy(&whole) };
+                        let out = part.run(cpu, Par::SERIAL);
+                        for row in queries {
+                            bits.extend(out.view().row(row).iter().map(|x| x.to_bits()));
+                        }
+                    }
+                    assert_eq!(bits, expected, "{cpu:?}, {n} after {past} in chunks of {chunk}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_nan_reaches_what_depends_on_it_and_nothing_else() {
+    let mut rng = Random::new(8);
+    let poison = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
+    let lengths = [(7, 19, Some(4)), (1, 3, None), (3, 9, None)];
+    for masks in [0, KEYS, VISIBLE | PER_HEAD, BIAS | NO_HOLES, KEYS | VISIBLE | BIAS] {
+        let mut case = Case::new(shape(4, 2, 3, 5), &lengths, masks, &mut rng);
+        let AttentionShape { heads, kv_heads, d_k, d_v, .. } = case.shape;
+        let (t, s) = (case.q.view().rows(), case.k.view().rows());
+        for cpu in Cpu::all() {
+            let clean = case.run(cpu, Par::SERIAL).values();
+            // depends(row, head, column) with a bad element put in place by `set`.
+            let verify = |case: &Case,
+                          bad: f32,
+                          depends: &dyn Fn(usize, usize, usize) -> bool,
+                          what: &str| {
+                let out = case.run(cpu, Par::SERIAL).values();
+                for row in 0..t {
+                    for head in 0..heads {
+                        for column in 0..d_v {
+                            let at = (row * heads + head) * d_v + column;
+                            if !depends(row, head, column) {
+                                assert_eq!(out[at].to_bits(), clean[at].to_bits(), "{what}");
+                            } else if bad.is_nan() {
+                                assert!(out[at].is_nan(), "{what}: {}", out[at]);
+                            }
+                        }
+                    }
+                }
+            };
+            for bad in poison {
+                for row in 0..t {
+                    for p in 0..heads * d_k {
+                        let old = case.q.view().row(row)[p];
+                        case.q.set(row, p, bad);
+                        let any = |head| (0..s).any(|j| case.sees(head, row, j));
+                        verify(
+                            &case,
+                            bad,
+                            &|r, head, _| r == row && head == p / d_k && any(head),
+                            &format!("{cpu:?} {bad} in Q({row}, {p})"),
+                        );
+                        case.q.set(row, p, old);
+                    }
+                }
+                for j in 0..s {
+                    for p in 0..kv_heads * d_k {
+                        let old = case.k.view().row(j)[p];
+                        case.k.set(j, p, bad);
+                        verify(
+                            &case,
+                            bad,
+                            &|r, head, _| head / 2 == p / d_k && case.sees(head, r, j),
+                            &format!("{cpu:?} {bad} in K({j}, {p})"),
+                        );
+                        case.k.set(j, p, old);
+                    }
+                    for c in 0..kv_heads * d_v {
+                        let old = case.v.view().row(j)[c];
+                        case.v.set(j, c, bad);
+                        verify(
+                            &case,
+                            bad,
+                            &|r, head, column| {
+                                head / 2 == c / d_v && column == c % d_v && case.sees(head, r, j)
+                            },
+                            &format!("{cpu:?} {bad} in V({j}, {c})"),
+                        );
+                        case.v.set(j, c, old);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Long enough for whole tiles, panels and blocks on either side of the diagonal.
+#[test]
+fn whatever_hidden_keys_hold_stays_hidden() {
+    let mut rng = Random::new(9);
+    for masks in all_masks() {
+        for diagonal in [None, Some(0), Some(-20), Some(37)] {
+            let lengths = [(61, 90, diagonal)];
+            let mut case = Case::new(shape(2, 1, 8, 20), &lengths, masks, &mut rng);
+            for cpu in Cpu::all() {
+                let clean = case.run(cpu, Par::SERIAL).values();
+                let j = rng.below(90);
+                let (old_k, old_v) = (case.k.view().row(j)[2], case.v.view().row(j)[3]);
+                case.k.set(j, 2, f32::NAN);
+                case.v.set(j, 3, f32::INFINITY);
+                let out = case.run(cpu, Par::SERIAL).values();
+                for (at, (x, clean)) in out.iter().zip(&clean).enumerate() {
+                    let (row, head) = (at / 40, at / 20 % 2);
+                    if case.sees(head, row, j) {
+                        assert!(x.is_nan(), "{cpu:?}, row {row}, key {j}");
+                    } else {
+                        assert_eq!(x.to_bits(), clean.to_bits(), "{cpu:?}, row {row}, key {j}");
+                    }
+                }
+                case.k.set(j, 2, old_k);
+                case.v.set(j, 3, old_v);
+            }
+        }
+    }
+}
+
+/// One head of width 1, one query of value 1 and factor 1, so that scores are the keys.
+fn by_scores(cpu: Cpu, scores: &[f32], values: &[f32], mask: &Mask<'_>) -> f32 {
+    let shape = AttentionShape { heads: 1, kv_heads: 1, d_k: 1, d_v: 1, scale: 1.0 };
+    let s = scores.len();
+    let segments = [Segment::full(0..1, 0..s)];
+    let mut scratch =
+        Scratch::new(attention_scratch(cpu, 1, &shape, AttentionExtent::of(&segments)));
+    let mut out = [7.0];
+    attention(
+        cpu,
+        Par::SERIAL,
+        &shape,
+        Mat::new(&[1.0], 1, 1),
+        Mat::new(scores, s, 1),
+        Mat::new(values, s, 1),
+        &segments,
+        mask,
+        MatMut::new(&mut out, 1, 1),
+        &mut scratch.stack(),
+    );
+    out[0]
+}
+
+#[test]
+fn edge_values_follow_the_policy() {
+    const INF: f32 = f32::INFINITY;
+    for cpu in Cpu::all() {
+        let plain =
+            |scores: &[f32], values: &[f32]| by_scores(cpu, scores, values, &Mask::default());
+        assert_eq!(plain(&[], &[]).to_bits(), 0);
+        assert!(plain(&[INF, 0.0], &[1.0, 1.0]).is_nan());
+        assert!(plain(&[f32::NAN, 0.0], &[1.0, 1.0]).is_nan());
+        assert!(plain(&[-INF, -INF], &[1.0, 1.0]).is_nan());
+        assert_eq!(plain(&[-INF, 0.0], &[1.0, 3.0]), 3.0);
+        // A visible key of weight 0 counts: 0·∞.
+        assert!(plain(&[-INF, 0.0], &[INF, 3.0]).is_nan());
+        assert_eq!(plain(&[3e38, 3e38, -3e38], &[1.0, 2.0, 100.0]), 1.5);
+        // Nothing visible: +0, whatever lies there.
+        let (none, hidden) = ([false; 3], [-INF; 3]);
+        let mask = Mask { keys: Some(&none), ..Mask::default() };
+        assert_eq!(by_scores(cpu, &[f32::NAN; 3], &[INF; 3], &mask).to_bits(), 0);
+        let added =
+            |bias| Mask { bias: Some(PerHead::Shared(Mat::from_row(bias))), ..Mask::default() };
+        assert_eq!(by_scores(cpu, &[INF; 3], &[f32::NAN; 3], &added(&hidden)).to_bits(), 0);
+        // Only a true −∞ hides: with the lowest number on all keys the weights are equal.
+        let low = [f32::MIN; 4];
+        assert_eq!(by_scores(cpu, &[0.5; 4], &[1.0, 2.0, 3.0, 6.0], &added(&low)), 3.0);
+        // A visible score of −∞ among hidden keys is still arithmetic.
+        let one = [true, false];
+        let mask = Mask { keys: Some(&one), ..Mask::default() };
+        assert!(by_scores(cpu, &[-INF, 0.0], &[1.0, 1.0], &mask).is_nan());
+    }
+}
+
+#[test]
+fn scratch_for_the_longest_serves_every_shorter_call() {
+    let mut rng = Random::new(10);
+    for cpu in Cpu::all() {
+        for threads in [1, 3] {
+            let shape = shape(4, 2, 8, 24);
+            let most = AttentionExtent { queries: 150, keys: 3000 };
+            let need = attention_scratch(cpu, threads, &shape, most);
+            for _ in 0..300 {
+                let extent = AttentionExtent { queries: rng.below(151), keys: rng.below(3001) };
+                assert!(attention_scratch(cpu, threads, &shape, extent) <= need, "{extent:?}");
+            }
+            let mut team = Team::new(threads);
+            let mut scratch = Scratch::new(need);
+            for (t, s) in [(150, 150), (1, 3000), (150, 700), (20, 1500), (1, 1)] {
+                let case = Case::new(shape, &[(t, s, None)], KEYS, &mut rng);
+                let mut out = case.out();
+                team.open(|par| {
+                    attention(
+                        cpu,
+                        par,
+                        &shape,
+                        case.q.view(),
+                        case.k.view(),
+                        case.v.view(),
+                        &case.segments,
+                        &case.mask(),
+                        out.view_mut(),
+                        &mut scratch.stack(),
+                    );
+                });
+                assert!(out.values().iter().all(|x| x.is_finite()));
+            }
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "2 heads of keys do not divide 3 heads")]
+fn groups_of_unequal_size_are_refused() {
+    let case = Case::new(shape(3, 2, 1, 1), &[(1, 1, None)], 0, &mut Random::new(0));
+    case.run(Cpu::detect(), Par::SERIAL);
+}
+
+#[test]
+#[should_panic(expected = "queries 1..3 after row 2")]
+fn overlapping_queries_are_refused() {
+    let mut case = Case::new(shape(1, 1, 1, 1), &[(3, 1, None)], 0, &mut Random::new(0));
+    case.segments = vec![Segment::full(0..2, 0..1), Segment::full(1..3, 0..1)];
+    case.run(Cpu::detect(), Par::SERIAL);
+}
+
+#[test]
+fn recorded_hashes_hold_on_every_instruction_set() {
+    const RECORDED: [(usize, u64); 0] = [];
+    for cpu in Cpu::all() {
+        for (masks, recorded) in RECORDED {
+            let case = mixed(masks, &mut Random::new(100 + masks as u64));
+            let found = hash(&case.run(cpu, Par::SERIAL).values());
+            assert_eq!(found, recorded, "{cpu:?}, masks {masks}: {found:#018x}");
+        }
+    }
+}
