@@ -1,0 +1,106 @@
+use crate::values::{Matrix, assert_close, cpu, plain, size};
+use crate::{scratch, with_par};
+use arbitrary::{Result, Unstructured};
+use headrow_kernels::gemm::{LeftKind, RightKind};
+use headrow_kernels::reference::gemm::{error_bound, product};
+use headrow_kernels::{Activation, Epilogue, Left, Need, PackedB, Right, Write, activate, gemm, gemm_scratch};
+
+/// Rows and columns swapped.
+fn transposed(u: &mut Unstructured<'_>, x: &Matrix) -> Result<Matrix> {
+    let (rows, cols) = (x.view().rows(), x.view().cols());
+    let mut out = Matrix::filled(u, cols, rows, 0.0)?;
+    for i in 0..rows {
+        for j in 0..cols {
+            out.view_mut().row_mut(j)[i] = x.row(i)[j];
+        }
+    }
+    Ok(out)
+}
+
+pub(crate) fn check(u: &mut Unstructured<'_>) -> Result<()> {
+    let cpu = cpu(u)?;
+    let (m, n, k) = (size(u, 70)?, size(u, 70)?, size(u, 40)?);
+    let a = Matrix::draw(u, m, k)?;
+    let b = Matrix::draw(u, k, n)?;
+    let old = Matrix::draw(u, m, n)?;
+    let residual = Matrix::draw_plain(u, m, n)?;
+    let bias: Vec<f32> = (0..n).map(|_| plain(u)).collect::<Result<_>>()?;
+    let write = *u.choose(&[Write::Replace, Write::Accumulate])?;
+    let activation = *u.choose(&[
+        Activation::Identity,
+        Activation::Relu,
+        Activation::GeluErf,
+        Activation::GeluTanh,
+        Activation::GeluQuick,
+        Activation::Silu,
+    ])?;
+    let (with_bias, with_residual, scaled) = (u.arbitrary()?, u.arbitrary()?, u.arbitrary()?);
+    let epilogue = Epilogue {
+        alpha: bool::then_some(scaled, 0.5),
+        bias: bool::then_some(with_bias, &bias),
+        activation,
+        residual: bool::then_some(with_residual, residual.view()),
+    };
+    let (at, bt) = (transposed(u, &a)?, transposed(u, &b)?);
+    let packed = PackedB::new(cpu, b.view());
+    let lefts = [(Left::Plain(a.view()), LeftKind::Plain), (Left::Transposed(at.view()), LeftKind::Transposed)];
+    let rights = [
+        (Right::Packed(&packed), RightKind::Packed),
+        (Right::Plain(b.view()), RightKind::Plain),
+        (Right::Transposed(bt.view()), RightKind::Transposed),
+    ];
+    let threads = u.int_in_range(1..=3)?;
+    let run = |left: (Left<'_>, LeftKind), right: (Right<'_>, RightKind), threads, epilogue: &Epilogue<'_>| {
+        let mut c = old.clone();
+        let need = gemm_scratch(cpu, threads, m, n, k, left.1, right.1);
+        with_par(threads, |par| {
+            gemm(cpu, par, left.0, right.0, write, epilogue, c.view_mut(), &mut scratch(need).stack());
+        });
+        c
+    };
+
+    // The plain product against its definition.
+    let plain = run(lefts[0], rights[0], 1, &Epilogue::default());
+    let (want, magnitude) = product(a.view(), b.view());
+    for i in 0..m {
+        for j in 0..n {
+            let start = if write == Write::Accumulate { f64::from(old.row(i)[j]) } else { 0.0 };
+            // The chain may overflow on the way where f64 does not, and then ∞ or NaN is right.
+            let size = magnitude[i * n + j] + start.abs();
+            let got = plain.row(i)[j];
+            if size > f64::from(f32::MAX) / 4.0 && size.is_finite() {
+                continue;
+            }
+            let bound = error_bound(k + 1, size) + f64::from(f32::MIN_POSITIVE);
+            assert_close(got, want[i * n + j] + start, bound, format_args!("C[{i}, {j}] of {m}×{n}×{k}"));
+        }
+    }
+
+    // The fused epilogue against the separate steps.
+    let mut separate = plain;
+    for i in 0..m {
+        for (j, x) in separate.view_mut().row_mut(i).iter_mut().enumerate() {
+            *x = epilogue.alpha.map_or(*x, |alpha| *x * alpha);
+            *x = epilogue.bias.map_or(*x, |bias| *x + bias[j]);
+        }
+    }
+    with_par(1, |par| activate(cpu, par, activation, separate.view_mut()));
+    if with_residual {
+        for i in 0..m {
+            for (j, x) in separate.view_mut().row_mut(i).iter_mut().enumerate() {
+                *x += residual.row(i)[j];
+            }
+        }
+    }
+    let want = separate.bits();
+
+    // Every way to hand over the operands gives the same bits.
+    for left in lefts {
+        for right in rights {
+            let got = run(left, right, threads, &epilogue);
+            assert_eq!(got.bits(), want, "{m}×{n}×{k}, {:?} · {:?}, {threads} threads", left.1, right.1);
+        }
+    }
+    let _ = Need::NONE;
+    Ok(())
+}
