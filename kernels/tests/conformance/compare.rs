@@ -1,0 +1,71 @@
+//! When a computed output is what was recorded.
+
+use super::tensors::{Kind, Value};
+use super::{Output, Stop};
+
+/// |got − want| ≤ `absolute` + `relative`·|want|, element by element.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tolerance {
+    pub(crate) absolute: f64,
+    pub(crate) relative: f64,
+}
+
+/// Compares one output with its record of element type `kind`.
+///
+/// NaN and the infinities compare by kind, with one deviation that is ours by design: a query without
+/// any visible key gives zeros. Where the record holds NaN for such a query, ours must be finite.
+pub(crate) fn compare(
+    place: &str,
+    got: &Output,
+    want: &Value,
+    kind: Kind,
+    tolerance: Tolerance,
+) -> Result<(), Stop> {
+    let Value::Float(want) = want else {
+        return Err(Stop::fail(format!("{place}: the record holds no floating-point numbers")));
+    };
+    if got.value.shape() != want.shape() {
+        let shapes = format!("{:?}, recorded {:?}", got.value.shape(), want.shape());
+        return Err(Stop::fail(format!("{place}: shape {shapes}")));
+    }
+    let blind = got.blind.as_ref().map(|blind| blind.broadcast(want.shape()));
+    let blind = |i: usize| blind.as_ref().is_some_and(|blind| blind.data()[i]);
+    let mut worst: Option<(f64, String)> = None;
+    let mut wrong = 0;
+    for (i, (&got, &want)) in got.value.data().iter().zip(want.data()).enumerate() {
+        if element(kind.round(got), want, blind(i), tolerance) {
+            continue;
+        }
+        wrong += 1;
+        let miss = (f64::from(got) - want).abs() / (tolerance.absolute + want.abs());
+        if worst.as_ref().is_none_or(|(other, _)| !miss.is_finite() || miss > *other) {
+            worst = Some((miss, format!("element {i} is {got:e}, recorded {want:e}")));
+        }
+    }
+    match worst {
+        None => Ok(()),
+        Some((_, text)) => Err(Stop::fail(format!(
+            "{place}: {text} ({wrong} of {} off; {tolerance:?})",
+            want.len()
+        ))),
+    }
+}
+
+fn element(got: f32, want: f64, blind: bool, tolerance: Tolerance) -> bool {
+    // A record in f64 may lie beyond what f32 holds.
+    let rounded = want as f32;
+    if want.is_nan() {
+        return got.is_nan() || blind && got.is_finite();
+    }
+    if rounded.is_infinite() || got.is_infinite() {
+        return got == rounded;
+    }
+    (f64::from(got) - want).abs() <= tolerance.absolute + tolerance.relative * want.abs()
+}
+
+/// The largest finite magnitude, or 0.
+pub(crate) fn magnitude(value: &Value) -> f64 {
+    let Value::Float(a) = value else { return 0.0 };
+    let finite = a.data().iter().map(|x| x.abs()).filter(|x| x.is_finite());
+    finite.fold(0.0, f64::max)
+}
