@@ -201,7 +201,7 @@ impl Config {
                 return Err(fields.wrong(name, "must not be 0"));
             }
         }
-        if self.d_model % self.heads != 0 {
+        if !self.d_model.is_multiple_of(self.heads) {
             let problem = format!("{} heads do not divide {}", self.heads, self.d_model);
             return Err(fields.wrong(names[4], &problem));
         }
