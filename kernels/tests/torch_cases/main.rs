@@ -1,0 +1,219 @@
+//! PyTorch operator cases, run through the public kernels.
+//!
+//! `HEADROW_TORCH_CASES=DIR cargo test --release -p headrow-kernels --test torch_cases -- --nocapture`
+//! prints `name ok|FAIL|skip (reason)` for each case of the folder and ends with
+//! `N passed, N failed, N skipped`. Without the variable a bundled sample is run.
+//!
+//! A row of `index.jsonl` is one call: arguments in order and by keyword, each a tensor of the case's file
+//! or a plain value. The record is the result of a run in f64, rounded to f32, and how far PyTorch's own
+//! f32 was from it (`f32_err`). The file also holds gradients, which wait for the training kernels: a case
+//! whose forward result is right is `ok`.
+
+mod attention;
+#[path = "../conformance/mod.rs"]
+mod conformance;
+mod operators;
+
+use conformance::array::Array;
+use conformance::compare::{Tolerance, compare, magnitude};
+use conformance::tensors::{Kind, Tensors, Value};
+use conformance::{Stop, number, on_every_lane, run_suite};
+use operators::operator;
+use serde::Deserialize;
+use serde_json::Value as Json;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::ExitCode;
+
+#[derive(Deserialize)]
+struct Case {
+    op: String,
+    args: Vec<Json>,
+    #[serde(default)]
+    kwargs: BTreeMap<String, Json>,
+    #[serde(default)]
+    multi_output: bool,
+    #[serde(default)]
+    f32_err: Json,
+    file: String,
+}
+
+fn main() -> ExitCode {
+    run_suite("torch_cases", "HEADROW_TORCH_CASES", run)
+}
+
+fn run(folder: &Path, json: &Json) -> Result<(), Stop> {
+    let case = Case::deserialize(json).map_err(|e| Stop::fail(format!("the index row: {e}")))?;
+    let tensors = Tensors::open(&folder.join(&case.file))?;
+    let call = Call::bind(&case, &tensors)?;
+    on_every_lane(
+        |lane| operator(&case.op, &call, lane),
+        |outputs| {
+            let largest = magnitude(&tensors.get("out")?);
+            for (place, output) in outputs.iter().enumerate() {
+                let key = if place == 0 { "out".to_owned() } else { format!("out.{place}") };
+                if place > 0 && !tensors.has(&key) {
+                    continue;
+                }
+                let want = tensors.get(&key)?;
+                compare(&key, output, &want, Kind::F32, tolerance(&case, &want, largest))?;
+            }
+            match tensors.has(&format!("out.{}", outputs.len().max(1))) && case.multi_output {
+                true => Err(Stop::fail("an output was not computed")),
+                false => Ok(()),
+            }
+        },
+    )
+}
+
+/// Four times the error that PyTorch's own f32 has on this case, or a few roundings of the largest
+/// magnitude in the record where PyTorch happens to be exact.
+///
+/// Where PyTorch's f32 breaks down (a layer norm around a large mean, say) its error allows nothing: ours
+/// counts as at most a thousandth of the magnitude.
+///
+/// The values of an elementary function may span all of f32, so there a bound on the whole says nothing
+/// about the small ones: each value is held to a few roundings of itself. The GELU and erf, which are
+/// differences, may also miss by PyTorch's error or a rounding of 1.
+fn tolerance(case: &Case, want: &Value, largest: f64) -> Tolerance {
+    const ROUNDING: f64 = 1.0 / (1u64 << 24) as f64;
+    let own = number(&case.f32_err).filter(|error| error.is_finite()).unwrap_or(0.0);
+    let smallest = f64::from(f32::from_bits(1));
+    match case.op.trim_start_matches("nn.functional.") {
+        "exp" | "log" | "relu" | "sigmoid" | "tanh" | "silu" | "embedding" => {
+            Tolerance { absolute: smallest, relative: 8.0 * ROUNDING }
+        }
+        "gelu" | "erf" => {
+            Tolerance { absolute: f64::max(4.0 * own, ROUNDING), relative: 8.0 * ROUNDING }
+        }
+        _ => {
+            let magnitude = magnitude(want);
+            // The error was taken of the first output; a smaller one, as attention weights are beside
+            // their result, gets its share.
+            let share = if largest > magnitude { magnitude / largest } else { 1.0 };
+            let own = f64::min(4.0 * own * share, magnitude / 1024.0);
+            Tolerance { absolute: f64::max(own, 8.0 * ROUNDING * magnitude), relative: 0.0 }
+        }
+    }
+}
+
+/// Names of an operator's parameters in order, as PyTorch documents them.
+fn parameters(op: &str) -> &'static [&'static str] {
+    match op.trim_start_matches("nn.functional.").trim_start_matches("special.") {
+        "addmm" | "addmv" | "baddbmm" | "addbmm" => &["c", "a", "b"],
+        "mm" | "bmm" | "matmul" | "mv" | "dot" | "inner" => &["a", "b"],
+        "linear" => &["x", "weight", "bias"],
+        "softmax" | "log_softmax" | "softmin" => &["x", "dim"],
+        "logsumexp" => &["x", "dim", "keepdim"],
+        "gelu" => &["x", "approximate"],
+        "layer_norm" => &["x", "normalized_shape", "weight", "bias", "eps"],
+        "rms_norm" => &["x", "normalized_shape", "weight", "eps"],
+        "group_norm" => &["x", "num_groups", "weight", "bias", "eps"],
+        "embedding" => &["ids", "table", "padding_idx", "max_norm", "norm_type"],
+        "scaled_dot_product_attention" => {
+            &["query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"]
+        }
+        "multi_head_attention_forward" => &[
+            "query",
+            "key",
+            "value",
+            "embed_dim_to_check",
+            "num_heads",
+            "in_proj_weight",
+            "in_proj_bias",
+            "bias_k",
+            "bias_v",
+            "add_zero_attn",
+            "dropout_p",
+            "out_proj_weight",
+            "out_proj_bias",
+            "training",
+            "key_padding_mask",
+            "need_weights",
+            "attn_mask",
+            "use_separate_proj_weight",
+            "q_proj_weight",
+            "k_proj_weight",
+            "v_proj_weight",
+            "static_k",
+            "static_v",
+            "average_attn_weights",
+            "is_causal",
+        ],
+        _ => &["x"],
+    }
+}
+
+/// The arguments of a call by name.
+struct Call<'a> {
+    arguments: BTreeMap<String, &'a Json>,
+    tensors: &'a Tensors,
+}
+
+impl<'a> Call<'a> {
+    fn bind(case: &'a Case, tensors: &'a Tensors) -> Result<Call<'a>, Stop> {
+        let names = parameters(&case.op);
+        let mut arguments = BTreeMap::new();
+        for (place, json) in case.args.iter().enumerate() {
+            let name = names.get(place).map_or_else(|| format!("#{place}"), |&n| n.to_owned());
+            arguments.insert(name, json);
+        }
+        for (name, json) in &case.kwargs {
+            // `input` is what keyword calls name the first argument.
+            let name = if name == "input" { names[0].to_owned() } else { name.clone() };
+            arguments.insert(name, json);
+        }
+        Ok(Call { arguments, tensors })
+    }
+
+    /// An argument that is given and not None.
+    fn value(&self, name: &str) -> Option<&Json> {
+        self.arguments.get(name)?.get("value").filter(|json| !json.is_null())
+    }
+
+    fn optional_tensor(&self, name: &str) -> Result<Option<Value>, Stop> {
+        let argument = self.arguments.get(name).filter(|json| json.get("tensor").is_some());
+        let Some(argument) = argument else { return Ok(None) };
+        let text = |field: &str| argument.get(field).and_then(Json::as_str).unwrap_or("");
+        Ok(Some(self.tensors.get(text("tensor"))?.stated(Kind::parse(text("dtype"))?)))
+    }
+
+    fn optional(&self, name: &str) -> Result<Option<Array<f32>>, Stop> {
+        match (self.optional_tensor(name)?, self.value(name).and_then(number)) {
+            (Some(tensor), _) => tensor.floats().map(Some),
+            // A plain number stands for a scalar tensor.
+            (None, Some(x)) => Ok(Some(Array::scalar(x as f32))),
+            (None, None) => Ok(None),
+        }
+    }
+
+    fn tensor(&self, name: &str) -> Result<Array<f32>, Stop> {
+        self.optional(name)?.ok_or_else(|| Stop::fail(format!("argument {name} is missing")))
+    }
+
+    fn number(&self, name: &str, default: f64) -> Result<f64, Stop> {
+        let wrong = || Stop::fail(format!("argument {name} is no number"));
+        self.value(name).map_or(Ok(default), |json| number(json).ok_or_else(wrong))
+    }
+
+    fn flag(&self, name: &str, default: bool) -> Result<bool, Stop> {
+        Ok(self.number(name, f64::from(u8::from(default)))? != 0.0)
+    }
+
+    /// One or several integers.
+    fn ints(&self, name: &str) -> Option<Vec<i64>> {
+        match self.value(name)? {
+            Json::Array(items) => items.iter().map(Json::as_i64).collect(),
+            one => Some(vec![one.as_i64()?]),
+        }
+    }
+
+    /// A computation type other than f32 is refused unless it is the wider one, in which the record of
+    /// every case is taken.
+    fn claimed_type(&self) -> Result<(), Stop> {
+        match self.value("dtype").and_then(Json::as_str) {
+            None | Some("torch.float32" | "torch.float64" | "float32" | "float64") => Ok(()),
+            Some(other) => Err(Stop::skip(format!("not claimed: results of type {other}"))),
+        }
+    }
+}
