@@ -64,6 +64,18 @@ static AVX2: Table = {
     Table { isa: Isa::Avx2, gemm: GemmKernels { mr: MR, nr: NR, tile: f32_gemm_6x16_avx2 } }
 };
 
+#[cfg(target_arch = "x86_64")]
+static AVX512: Table = {
+    use arch::x86_64::avx512::gemm::{MR, NR, f32_gemm_6x64_avx512};
+    Table { isa: Isa::Avx512, gemm: GemmKernels { mr: MR, nr: NR, tile: f32_gemm_6x64_avx512 } }
+};
+
+#[cfg(target_arch = "aarch64")]
+static NEON: Table = {
+    use arch::aarch64::neon::gemm::{MR, NR, f32_gemm_8x8_neon};
+    Table { isa: Isa::Neon, gemm: GemmKernels { mr: MR, nr: NR, tile: f32_gemm_8x8_neon } }
+};
+
 /// The table of `isa`, when this machine and this build have it.
 pub(crate) fn for_isa(isa: Isa) -> Option<&'static Table> {
     match isa {
@@ -71,6 +83,10 @@ pub(crate) fn for_isa(isa: Isa) -> Option<&'static Table> {
         // The row kernels run on pulp's levels, so these ask for all that pulp asks for.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => pulp::x86::V3::try_new().map(|_| &AVX2),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => pulp::x86::V4::try_new().map(|_| &AVX512),
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon => std::arch::is_aarch64_feature_detected!("neon").then_some(&NEON),
         _ => None,
     }
 }

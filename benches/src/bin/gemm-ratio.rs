@@ -1,17 +1,15 @@
 //! GEMM against the multiply-add peak of the same run, with `matrixmultiply` and `gemm` in turns.
 //!
 //!     gemm-ratio [--threads 1] [--isa avx2] [--m 1,4,16,128] [--shapes 384x1536,768x768]
-//!                [--rounds 15] [--slice 3]
+//!                [--rounds 15] [--slice 3] [--mc 84] [--kc 1024] [--peers 0]
 //!
 //! Shapes are K×N. B is prepacked for us, row-major for the others. Each cell is the median (and, after
 //! the stroke, the best) percentage of the peak of that many threads.
 
 use gemm::Parallelism;
 use headrow_benches::{Contender, Times, peak, race};
-use headrow_kernels::{
-    Cpu, Epilogue, Isa, LeftKind, Mat, MatMut, PackedB, Par, RightKind, Scratch, Team, Write,
-    gemm_scratch,
-};
+use headrow_kernels::gemm::{Blocking, gemm_blocked};
+use headrow_kernels::{Cpu, Epilogue, Isa, Mat, MatMut, Need, PackedB, Par, Scratch, Team, Write};
 use std::cell::RefCell;
 use std::time::Duration;
 
@@ -22,6 +20,9 @@ struct Options {
     shapes: Vec<(usize, usize)>,
     rounds: usize,
     slice: Duration,
+    mc: Option<usize>,
+    kc: Option<usize>,
+    peers: bool,
 }
 
 fn options() -> Options {
@@ -32,6 +33,9 @@ fn options() -> Options {
         shapes: vec![(384, 384), (384, 1536), (1536, 384), (768, 768), (768, 3072), (3072, 768)],
         rounds: 15,
         slice: Duration::from_millis(3),
+        mc: None,
+        kc: None,
+        peers: true,
     };
     let mut arguments = std::env::args().skip(1);
     while let Some(name) = arguments.next() {
@@ -39,6 +43,9 @@ fn options() -> Options {
         let number = || value.parse::<usize>().unwrap_or_else(|_| panic!("{name} {value}"));
         match name.as_str() {
             "--threads" => options.threads = number(),
+            "--mc" => options.mc = Some(number()),
+            "--kc" => options.kc = Some(number()),
+            "--peers" => options.peers = number() != 0,
             "--rounds" => options.rounds = number(),
             "--slice" => options.slice = Duration::from_millis(number() as u64),
             "--isa" => {
@@ -69,7 +76,7 @@ fn values(len: usize, seed: u32) -> Vec<f32> {
 }
 
 fn main() {
-    let Options { threads, cpu, rows, shapes, rounds, slice } = options();
+    let Options { threads, cpu, rows, shapes, rounds, slice, mc, kc, peers } = options();
     println!("{cpu}, {threads} thread(s); % of peak, median/best");
     // The `gemm` crate takes its threads from the current rayon pool.
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
@@ -92,8 +99,10 @@ fn main() {
             let a = values(m * k, 1);
             let c = RefCell::new(vec![0.0f32; m * n]);
             let team = RefCell::new(Team::new(threads));
-            let need = gemm_scratch(cpu, threads, m, n, k, LeftKind::Plain, RightKind::Packed);
-            let mut scratch = Scratch::new(need);
+            let mut blocking = Blocking::new(cpu, threads, m, n, k);
+            blocking.mc = mc.unwrap_or(blocking.mc);
+            blocking.kc = kc.unwrap_or(blocking.kc);
+            let mut scratch = Scratch::new(Need::of::<f32>(1 << 20));
             let none = Epilogue::default();
             let mut contenders = [
                 Contender::new("peak", || {
@@ -104,16 +113,8 @@ fn main() {
                     let (a, c) = (Mat::new(&a, m, k), MatMut::new(c, m, n));
                     let mut stack = scratch.stack();
                     let mut product = |par: Par<'_>, c| {
-                        headrow_kernels::gemm(
-                            cpu,
-                            par,
-                            a,
-                            &packed,
-                            Write::Replace,
-                            &none,
-                            c,
-                            &mut stack,
-                        );
+                        let write = Write::Replace;
+                        gemm_blocked(cpu, par, &blocking, a, &packed, write, &none, c, &mut stack);
                     };
                     if threads == 1 {
                         product(Par::SERIAL, c);
@@ -178,7 +179,9 @@ fn main() {
                     if threads == 1 { product() } else { pool.install(product) }
                 }),
             ];
-            let times = race(&mut contenders, rounds, slice);
+            let racing = if peers { &mut contenders[..] } else { &mut contenders[..2] };
+            let mut times = race(racing, rounds, slice);
+            times.resize(4, Times { median: f64::INFINITY, min: f64::INFINITY });
             let burst = peak::burst(cpu.isa());
             let core = Times { median: burst / times[0].median, min: burst / times[0].min };
             let flops = 2.0 * (m * n * k) as f64;

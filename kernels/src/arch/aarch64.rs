@@ -1,1 +1,3 @@
 //! 64-bit Arm: NEON.
+
+pub(crate) mod neon;

@@ -13,14 +13,60 @@ pub(crate) struct Shape {
     pub(crate) panels: &'static [usize],
 }
 
+/// What a tile asks for in advance while it works: the rows of B that come next.
+///
+/// The tiles above each other in one group of panels share the work: of r tiles each asks for an r-th
+/// of the next group, so that the far caches deliver all the time and not in one burst.
+#[derive(Clone, Copy)]
+pub(crate) struct Ahead {
+    next: *const f32,
+    /// Rows to ask for every [`Ahead::STEPS`] steps of the depth; a row of a panel is about a cache line.
+    rows: usize,
+    ldb: usize,
+}
+
+/// Below this many rows nothing is asked for in advance.
+const FEW: usize = 5;
+/// A part of B larger than this (in values) is taken to come from beyond the second-level cache.
+const FAR: usize = (1 << 19) / size_of::<f32>();
+
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "no prefetch elsewhere"))]
+impl Ahead {
+    /// Steps of the depth from one asking to the next.
+    pub(crate) const STEPS: usize = 32;
+
+    /// For the first of `tiles` tiles above each other in the group of panels before `next`.
+    #[inline(always)]
+    fn new(block: &TileArgs, tiles: usize, next: *const f32) -> Ahead {
+        // With few rows the kernel waits for B all the time, and asking only lengthens the queue.
+        let far = block.m >= FEW && block.k.saturating_mul(block.n) > FAR;
+        let rows = if far { Ahead::STEPS.div_ceil(tiles) } else { 0 };
+        Ahead { next, rows, ldb: block.ldb }
+    }
+
+    /// Calls `prefetch` for the rows that are due, `panel` values further on.
+    #[inline(always)]
+    pub(crate) fn ask(&self, panel: usize, prefetch: impl Fn(*const u8)) {
+        for row in 0..self.rows {
+            prefetch(self.next.wrapping_add(panel + row * self.ldb).cast());
+        }
+    }
+
+    /// On to the rows that are due next.
+    #[inline(always)]
+    pub(crate) fn advance(&mut self) {
+        self.next = self.next.wrapping_add(self.rows * self.ldb);
+    }
+}
+
 impl Shape {
-    /// Calls `tile(panels, args)` for each tile of `block`; `args` has 1 ≤ m ≤ mr, and its n columns begin
-    /// at a panel and fill `panels` whole ones, or a part of one.
+    /// Calls `tile(panels, args, ahead)` for each tile of `block`; `args` has 1 ≤ m ≤ mr, and its n columns
+    /// begin at a panel and fill `panels` whole ones, or a part of one.
     ///
     /// Rows are cut into equal parts, so that 7 rows are 4 + 3 and not 6 + 1, whose last tile would
     /// wait for its own results. A group of panels meets all rows before the next group is begun.
     #[inline(always)]
-    pub(crate) fn walk(&self, block: TileArgs, mut tile: impl FnMut(usize, &TileArgs)) {
+    pub(crate) fn walk(&self, block: TileArgs, mut tile: impl FnMut(usize, &TileArgs, Ahead)) {
         let Shape { mr, nr, panels } = *self;
         let blocks = block.m.div_ceil(mr);
         let (rows, longer) = (block.m / blocks, block.m % blocks);
@@ -34,9 +80,13 @@ impl Shape {
                 c: block.c.wrapping_add(first),
                 ..block
             };
+            let next = args.b.wrapping_add(group * block.panel);
+            let mut ahead = Ahead::new(&block, blocks, next);
             for i in 0..blocks {
                 args.m = rows + usize::from(i < longer);
-                across(nr, panels[args.m - 1], columns, args, &mut tile);
+                across(nr, panels[args.m - 1], columns, args, ahead, &mut tile);
+                let rows = block.k.div_ceil(Ahead::STEPS) * ahead.rows;
+                ahead.next = ahead.next.wrapping_add(rows * block.ldb);
                 args.a = args.a.wrapping_add(args.m * args.lda);
                 args.c = args.c.wrapping_add(args.m * args.ldc);
             }
@@ -52,13 +102,15 @@ fn across(
     at_once: usize,
     columns: usize,
     mut args: TileArgs,
-    tile: &mut impl FnMut(usize, &TileArgs),
+    mut ahead: Ahead,
+    tile: &mut impl FnMut(usize, &TileArgs, Ahead),
 ) {
     let mut left = columns;
     while left > 0 {
         let panels = if left >= at_once * nr { at_once } else { 1 };
         args.n = left.min(panels * nr);
-        tile(panels, &args);
+        tile(panels, &args, ahead);
+        ahead.next = ahead.next.wrapping_add(panels * args.panel);
         args.b = args.b.wrapping_add(panels * args.panel);
         args.c = args.c.wrapping_add(panels * nr);
         left -= args.n;

@@ -6,7 +6,8 @@
 
 #![expect(clippy::needless_range_loop, reason = "rows and vectors of a tile, by number")]
 
-use crate::arch::tiles::Shape;
+use super::super::prefetch;
+use crate::arch::tiles::{Ahead, Shape};
 use crate::table::TileArgs;
 use std::arch::x86_64::*;
 
@@ -15,27 +16,26 @@ pub(crate) const NR: usize = 16;
 /// Rows of the largest tile.
 pub(crate) const MR: usize = 6;
 
-const SHAPE: Shape = Shape { mr: MR, nr: NR, panels: &[4, 2, 2, 1, 1, 1] };
+const SHAPE: Shape = Shape { mr: MR, nr: NR, panels: &[4, 2, 1, 1, 1, 1] };
 
 /// See [`Tile`](crate::table::Tile).
 ///
 /// # Safety
 /// As for [`Tile`](crate::table::Tile) with nr = 16, on a machine with AVX2 and FMA.
 pub(crate) unsafe fn f32_gemm_6x16_avx2(block: TileArgs) {
-    SHAPE.walk(block, |panels, t| {
-        // SAFETY: the walk names rows and columns of the block only, which the caller vouches for; the
-        // number of vectors is that of t.n columns, and of t.panels panels.
+    SHAPE.walk(block, |panels, t, ahead| {
+        // SAFETY: the walk names rows and columns of the block only, which the caller vouches for; V is
+        // the number of vectors in t.n columns.
         unsafe {
             match (t.m, panels, t.n % NR) {
-                (1, 4, 0) => tile::<1, 8>(t),
-                (2, 2, 0) => tile::<2, 4>(t),
-                (3, 2, 0) => tile::<3, 4>(t),
-                (1, _, 0) => tile::<1, 2>(t),
-                (2, _, 0) => tile::<2, 2>(t),
-                (3, _, 0) => tile::<3, 2>(t),
-                (4, _, 0) => tile::<4, 2>(t),
-                (5, _, 0) => tile::<5, 2>(t),
-                (_, _, 0) => tile::<6, 2>(t),
+                (1, 4, 0) => tile::<1, 8>(t, ahead),
+                (2, 2, 0) => tile::<2, 4>(t, ahead),
+                (1, _, 0) => tile::<1, 2>(t, ahead),
+                (2, _, 0) => tile::<2, 2>(t, ahead),
+                (3, _, 0) => tile::<3, 2>(t, ahead),
+                (4, _, 0) => tile::<4, 2>(t, ahead),
+                (5, _, 0) => tile::<5, 2>(t, ahead),
+                (_, _, 0) => tile::<6, 2>(t, ahead),
                 (1, _, 1..=8) => edge::<1, 1>(t),
                 (2, _, 1..=8) => edge::<2, 1>(t),
                 (3, _, 1..=8) => edge::<3, 1>(t),
@@ -58,7 +58,7 @@ pub(crate) unsafe fn f32_gemm_6x16_avx2(block: TileArgs) {
 /// # Safety
 /// As for [`Tile`](crate::table::Tile), with t.m = M and t.n = 8·V.
 #[target_feature(enable = "avx2,fma")]
-unsafe fn tile<const M: usize, const V: usize>(t: &TileArgs) {
+unsafe fn tile<const M: usize, const V: usize>(t: &TileArgs, ahead: Ahead) {
     let &TileArgs { k, a, lda, b, ldb, panel, c, ldc, accumulate, .. } = t;
     let mut sum = [[_mm256_setzero_ps(); V]; M];
     // SAFETY: rows i < M of A and C, rows p < k and columns < 8·V of B: the caller vouches for them.
@@ -74,32 +74,56 @@ unsafe fn tile<const M: usize, const V: usize>(t: &TileArgs) {
         for i in 1..M {
             rows[i] = a.add(i * lda);
         }
-        let mut b = b;
         let mut step = |p: usize, b: *const f32| {
-            let mut row = [_mm256_setzero_ps(); V];
-            for v in 0..V {
-                row[v] = _mm256_loadu_ps(b.add(v / 2 * panel + v % 2 * 8));
-            }
-            for i in 0..M {
-                let x = _mm256_broadcast_ss(&*rows[i].add(p));
+            let from_b = |v: usize| _mm256_loadu_ps(b.add(v / 2 * panel + v % 2 * 8));
+            let from_a = |i: usize| _mm256_broadcast_ss(&*rows[i].add(p));
+            // Hold whichever is fewer, the vectors of B or the broadcasts of A, and pass the others by.
+            if V <= M {
+                let mut row = [_mm256_setzero_ps(); V];
                 for v in 0..V {
-                    sum[i][v] = _mm256_fmadd_ps(x, row[v], sum[i][v]);
+                    row[v] = from_b(v);
+                }
+                for i in 0..M {
+                    let x = from_a(i);
+                    for v in 0..V {
+                        sum[i][v] = _mm256_fmadd_ps(x, row[v], sum[i][v]);
+                    }
+                }
+            } else {
+                let mut column = [_mm256_setzero_ps(); M];
+                for i in 0..M {
+                    column[i] = from_a(i);
+                }
+                for v in 0..V {
+                    let y = from_b(v);
+                    for i in 0..M {
+                        sum[i][v] = _mm256_fmadd_ps(column[i], y, sum[i][v]);
+                    }
                 }
             }
         };
-        let mut p = 0;
-        while p + 4 <= k {
-            step(p, b);
-            step(p + 1, b.add(ldb));
-            step(p + 2, b.add(2 * ldb));
-            step(p + 3, b.add(3 * ldb));
-            b = b.wrapping_add(4 * ldb);
-            p += 4;
-        }
+        let (mut b, mut p) = (b, 0);
+        let mut ahead = ahead;
         while p < k {
-            step(p, b);
-            b = b.wrapping_add(ldb);
-            p += 1;
+            // Not within the steps: the compiler would load their operands in advance and spill sums.
+            for v in (0..V).step_by(2) {
+                ahead.ask(v / 2 * panel, prefetch);
+            }
+            ahead.advance();
+            let end = k.min(p + Ahead::STEPS);
+            while p + 4 <= end {
+                step(p, b);
+                step(p + 1, b.add(ldb));
+                step(p + 2, b.add(2 * ldb));
+                step(p + 3, b.add(3 * ldb));
+                b = b.wrapping_add(4 * ldb);
+                p += 4;
+            }
+            while p < end {
+                step(p, b);
+                b = b.wrapping_add(ldb);
+                p += 1;
+            }
         }
         for i in 0..M {
             for v in 0..V {

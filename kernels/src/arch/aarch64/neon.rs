@@ -1,0 +1,3 @@
+//! NEON: 128-bit vectors, part of every 64-bit Arm.
+
+pub(crate) mod gemm;

@@ -1,0 +1,156 @@
+//! GEMM with 128-bit vectors.
+//!
+//! A tile of 8×8 keeps 16 accumulators, 2 vectors of B and 8 of A in the 32 registers. The multiply-add takes one
+//! lane of a vector of A, so four steps of the depth load each row of A once. 16 chains are what
+//! cores with 4 units of latency 4 ask for; with fewer rows a tile takes more panels.
+
+#![expect(clippy::needless_range_loop, reason = "rows and vectors of a tile, by number")]
+
+use crate::arch::tiles::Shape;
+use crate::table::TileArgs;
+use std::arch::aarch64::*;
+
+/// Columns of a panel: two vectors.
+pub(crate) const NR: usize = 8;
+/// Rows of the largest tile.
+pub(crate) const MR: usize = 8;
+
+const SHAPE: Shape = Shape { mr: MR, nr: NR, panels: &[4, 4, 2, 2, 1, 1, 1, 1] };
+
+/// See [`Tile`](crate::table::Tile).
+///
+/// # Safety
+/// As for [`Tile`](crate::table::Tile) with nr = 8.
+pub(crate) unsafe fn f32_gemm_8x8_neon(block: TileArgs) {
+    SHAPE.walk(block, |panels, t, _| {
+        // SAFETY: the walk names rows and columns of the block only, which the caller vouches for; V is
+        // the number of vectors in t.n columns, and a partial vector has the slow path.
+        unsafe {
+            match (t.m, panels, t.n) {
+                (1, 4, _) => tile::<1, 8, false>(t),
+                (2, 4, _) => tile::<2, 8, false>(t),
+                (3, 2, _) => tile::<3, 4, false>(t),
+                (4, 2, _) => tile::<4, 4, false>(t),
+                (_, _, 8) => rows::<2, false>(t),
+                (_, _, 4) => rows::<1, false>(t),
+                (_, _, 5..) => rows::<2, true>(t),
+                (_, _, _) => rows::<1, true>(t),
+            }
+        }
+    });
+}
+
+/// One panel, or the first V vectors of one, the last of them partial when `TAIL`.
+///
+/// # Safety
+/// As for [`tile`], with t.m ≤ 8.
+#[target_feature(enable = "neon")]
+unsafe fn rows<const V: usize, const TAIL: bool>(t: &TileArgs) {
+    // SAFETY: the caller's promise; M is t.m.
+    unsafe {
+        match t.m {
+            1 => tile::<1, V, TAIL>(t),
+            2 => tile::<2, V, TAIL>(t),
+            3 => tile::<3, V, TAIL>(t),
+            4 => tile::<4, V, TAIL>(t),
+            5 => tile::<5, V, TAIL>(t),
+            6 => tile::<6, V, TAIL>(t),
+            7 => tile::<7, V, TAIL>(t),
+            _ => tile::<8, V, TAIL>(t),
+        }
+    }
+}
+
+/// M rows by V vectors; two vectors make a panel. When `TAIL`, the last holds only 1 to 3 values.
+///
+/// # Safety
+/// As for [`Tile`](crate::table::Tile), with t.m = M, and t.n = 4·V or, when `TAIL`, 4·(V − 1) < t.n < 4·V.
+#[target_feature(enable = "neon")]
+unsafe fn tile<const M: usize, const V: usize, const TAIL: bool>(t: &TileArgs) {
+    let &TileArgs { n, k, a, lda, mut b, ldb, panel, c, ldc, accumulate, .. } = t;
+    let mut sum = [[vdupq_n_f32(0.0); V]; M];
+    // SAFETY: rows i < M of A and C, rows p < k of B, and the columns below t.n: the caller vouches for them.
+    unsafe {
+        let load = |from: *const f32, v: usize| {
+            if TAIL && v == V - 1 { load_part(from, n % 4) } else { vld1q_f32(from) }
+        };
+        if accumulate {
+            for i in 0..M {
+                for v in 0..V {
+                    sum[i][v] = load(c.add(i * ldc + 4 * v), v);
+                }
+            }
+        }
+        // One step of the depth by one lane of four values of A per row.
+        macro_rules! step {
+            ($x:ident, $lane:literal, $b:expr) => {
+                for v in 0..V {
+                    let y = load($b.add(v / 2 * panel + v % 2 * 4), v);
+                    for i in 0..M {
+                        sum[i][v] = vfmaq_laneq_f32::<$lane>(sum[i][v], y, $x[i]);
+                    }
+                }
+            };
+        }
+        let mut p = 0;
+        while p + 4 <= k {
+            let mut x = [vdupq_n_f32(0.0); M];
+            for i in 0..M {
+                x[i] = vld1q_f32(a.add(i * lda + p));
+            }
+            step!(x, 0, b);
+            step!(x, 1, b.add(ldb));
+            step!(x, 2, b.add(2 * ldb));
+            step!(x, 3, b.add(3 * ldb));
+            b = b.wrapping_add(4 * ldb);
+            p += 4;
+        }
+        while p < k {
+            let mut x = [vdupq_n_f32(0.0); M];
+            for i in 0..M {
+                x[i] = vdupq_n_f32(*a.add(i * lda + p));
+            }
+            step!(x, 0, b);
+            b = b.wrapping_add(ldb);
+            p += 1;
+        }
+        for i in 0..M {
+            for v in 0..V {
+                let c = c.add(i * ldc + 4 * v);
+                if TAIL && v == V - 1 {
+                    store_part(c, n % 4, sum[i][v]);
+                } else {
+                    vst1q_f32(c, sum[i][v]);
+                }
+            }
+        }
+    }
+}
+
+/// The first `n` values, the other lanes zero.
+///
+/// # Safety
+/// `n ≤ 4` values at `from` are readable.
+#[target_feature(enable = "neon")]
+unsafe fn load_part(from: *const f32, n: usize) -> float32x4_t {
+    let mut values = [0.0f32; 4];
+    // SAFETY: n ≤ 4 values, readable by the caller's promise.
+    unsafe {
+        std::ptr::copy_nonoverlapping(from, values.as_mut_ptr(), n);
+        vld1q_f32(values.as_ptr())
+    }
+}
+
+/// The first `n` lanes.
+///
+/// # Safety
+/// `n ≤ 4` values at `to` are writable.
+#[target_feature(enable = "neon")]
+unsafe fn store_part(to: *mut f32, n: usize, lanes: float32x4_t) {
+    let mut values = [0.0f32; 4];
+    // SAFETY: n ≤ 4 values, writable by the caller's promise.
+    unsafe {
+        vst1q_f32(values.as_mut_ptr(), lanes);
+        std::ptr::copy_nonoverlapping(values.as_ptr(), to, n);
+    }
+}

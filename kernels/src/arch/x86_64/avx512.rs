@@ -1,0 +1,3 @@
+//! x86-64-v4: 512-bit vectors with masks.
+
+pub(crate) mod gemm;

@@ -1,0 +1,127 @@
+//! GEMM with 512-bit vectors.
+//!
+//! A tile of 6×64 keeps 24 accumulators, 4 vectors of B and 1 broadcast of A in the 32 registers: 24 fused
+//! multiply-adds for 10 loads. Being wide it reads each value of A once for 64 columns, so that A needs
+//! no packing. Tails are masked: a masked load or store touches no element outside.
+
+#![expect(clippy::needless_range_loop, reason = "rows and vectors of a tile, by number")]
+
+use super::super::prefetch;
+use crate::arch::tiles::{Ahead, Shape};
+use crate::table::TileArgs;
+use std::arch::x86_64::*;
+
+/// Columns of a panel: four vectors.
+pub(crate) const NR: usize = 64;
+/// Rows of the largest tile.
+pub(crate) const MR: usize = 6;
+
+/// One row has four chains in a panel; the latency of 4 cycles on 2 units asks for 8.
+const SHAPE: Shape = Shape { mr: MR, nr: NR, panels: &[2, 1, 1, 1, 1, 1] };
+
+/// See [`Tile`](crate::table::Tile).
+///
+/// # Safety
+/// As for [`Tile`](crate::table::Tile) with nr = 64, on a machine with AVX-512F.
+pub(crate) unsafe fn f32_gemm_6x64_avx512(block: TileArgs) {
+    SHAPE.walk(block, |panels, t, ahead| {
+        // SAFETY: the walk names rows and columns of the block only, which the caller vouches for; V is
+        // the number of vectors in t.n columns.
+        unsafe {
+            match (panels, t.n.div_ceil(16)) {
+                (2, _) => tile::<1, 8>(t, ahead),
+                (_, 1) => rows::<1>(t, ahead),
+                (_, 2) => rows::<2>(t, ahead),
+                (_, 3) => rows::<3>(t, ahead),
+                (_, _) => rows::<4>(t, ahead),
+            }
+        }
+    });
+}
+
+/// One panel, or the first V vectors of one.
+///
+/// # Safety
+/// As for [`Tile`](crate::table::Tile), with t.m ≤ 6 and 16·(V − 1) < t.n ≤ 16·V.
+#[target_feature(enable = "avx512f")]
+unsafe fn rows<const V: usize>(t: &TileArgs, ahead: Ahead) {
+    // SAFETY: the caller's promise; M is t.m.
+    unsafe {
+        match t.m {
+            1 => tile::<1, V>(t, ahead),
+            2 => tile::<2, V>(t, ahead),
+            3 => tile::<3, V>(t, ahead),
+            4 => tile::<4, V>(t, ahead),
+            5 => tile::<5, V>(t, ahead),
+            _ => tile::<6, V>(t, ahead),
+        }
+    }
+}
+
+/// M rows by V vectors, the last of which may be a part of one; four vectors make a panel.
+///
+/// # Safety
+/// As for [`Tile`](crate::table::Tile), with t.m = M and 16·(V − 1) < t.n ≤ 16·V.
+#[target_feature(enable = "avx512f")]
+#[inline(never)]
+unsafe fn tile<const M: usize, const V: usize>(t: &TileArgs, mut ahead: Ahead) {
+    let &TileArgs { n, k, a, lda, mut b, ldb, panel, c, ldc, accumulate, .. } = t;
+    // Whole vectors have a constant mask, which the compiler drops.
+    let mut mask: [__mmask16; V] = [!0; V];
+    mask[V - 1] = !0 >> (16 * V - n);
+    let mut sum = [[_mm512_setzero_ps(); V]; M];
+    // SAFETY: rows i < M of A and C, rows p < k of B, and of the columns those below t.n: the caller
+    // vouches for them, and the mask leaves out the others.
+    unsafe {
+        if accumulate {
+            for i in 0..M {
+                for v in 0..V {
+                    sum[i][v] = _mm512_maskz_loadu_ps(mask[v], c.add(i * ldc + 16 * v));
+                }
+            }
+        }
+        let mut rows = [a; M];
+        for i in 1..M {
+            rows[i] = a.add(i * lda);
+        }
+        let mut step = |p: usize, b: *const f32| {
+            let mut row = [_mm512_setzero_ps(); V];
+            for v in 0..V {
+                let b = b.add(v / 4 * panel + v % 4 * 16);
+                row[v] = _mm512_maskz_loadu_ps(mask[v], b);
+            }
+            for i in 0..M {
+                let x = _mm512_set1_ps(*rows[i].add(p));
+                for v in 0..V {
+                    sum[i][v] = _mm512_fmadd_ps(x, row[v], sum[i][v]);
+                }
+            }
+        };
+        let mut p = 0;
+        while p < k {
+            for v in (0..V).step_by(4) {
+                ahead.ask(v / 4 * panel, |row| {
+                    (0..4).for_each(|v| prefetch(row.wrapping_add(64 * v)))
+                });
+            }
+            ahead.advance();
+            let end = k.min(p + Ahead::STEPS);
+            while p + 2 <= end {
+                step(p, b);
+                step(p + 1, b.add(ldb));
+                b = b.wrapping_add(2 * ldb);
+                p += 2;
+            }
+            while p < end {
+                step(p, b);
+                b = b.wrapping_add(ldb);
+                p += 1;
+            }
+        }
+        for i in 0..M {
+            for v in 0..V {
+                _mm512_mask_storeu_ps(c.add(i * ldc + 16 * v), mask[v], sum[i][v]);
+            }
+        }
+    }
+}
