@@ -44,6 +44,27 @@ pub(crate) struct TileArgs {
     pub(crate) accumulate: bool,
 }
 
+/// Packs rows as the columns of one panel: Bᵀ as the kernel wants B.
+///
+/// `to[p·nr + j] = from[min(j, rows − 1)·ld + p]` for j < nr and p < depth: columns beyond the last row repeat
+/// it, so that nothing in a panel is stale (a product with a denormal left over costs time).
+///
+/// # Safety
+/// `rows ≥ 1`, nr of the kernel's row in the table, the elements named above are valid for reading and
+/// writing and do not overlap; the machine runs the kernel's instruction set.
+pub(crate) type PackRows = unsafe fn(args: PackArgs);
+
+/// The operands of [`PackRows`].
+#[derive(Clone, Copy)]
+pub(crate) struct PackArgs {
+    pub(crate) rows: usize,
+    pub(crate) depth: usize,
+    pub(crate) from: *const f32,
+    pub(crate) ld: usize,
+    pub(crate) nr: usize,
+    pub(crate) to: *mut f32,
+}
+
 /// GEMM on one instruction set.
 pub(crate) struct GemmKernels {
     /// Rows of the largest tile: blocks of a multiple of it leave no small ones.
@@ -51,17 +72,27 @@ pub(crate) struct GemmKernels {
     /// Columns of a panel of B.
     pub(crate) nr: usize,
     pub(crate) tile: Tile,
+    pub(crate) pack_rows: PackRows,
 }
 
 static SCALAR: Table = Table {
     isa: Isa::Scalar,
-    gemm: GemmKernels { mr: 4, nr: 16, tile: arch::scalar::gemm::f32_gemm_1x16_scalar },
+    gemm: GemmKernels {
+        mr: 4,
+        nr: 16,
+        tile: arch::scalar::gemm::f32_gemm_1x16_scalar,
+        pack_rows: arch::scalar::pack::f32_pack_rows_scalar,
+    },
 };
 
 #[cfg(target_arch = "x86_64")]
 static AVX2: Table = {
     use arch::x86_64::avx2::gemm::{MR, NR, f32_gemm_6x16_avx2};
-    Table { isa: Isa::Avx2, gemm: GemmKernels { mr: MR, nr: NR, tile: f32_gemm_6x16_avx2 } }
+    let pack_rows = arch::x86_64::avx2::pack::f32_pack_rows_8x8_avx2;
+    Table {
+        isa: Isa::Avx2,
+        gemm: GemmKernels { mr: MR, nr: NR, tile: f32_gemm_6x16_avx2, pack_rows },
+    }
 };
 
 #[cfg(target_arch = "x86_64")]

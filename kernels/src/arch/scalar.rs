@@ -1,3 +1,4 @@
 //! Portable kernels. They run on every machine and define the bits of all others.
 
 pub(crate) mod gemm;
+pub(crate) mod pack;

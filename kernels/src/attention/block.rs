@@ -61,9 +61,10 @@ pub(super) struct Values {
 }
 
 /// What a block of rows has come to before the values weigh in.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct Weights<'a> {
     pub(super) seen: &'a [Seen],
+    pub(super) span: Span,
     /// Marks per key, rows `marks` apart; empty when there is nothing but a diagonal.
     pub(super) visible: &'a [u8],
     pub(super) marks: usize,
@@ -73,22 +74,38 @@ pub(super) struct Weights<'a> {
     pub(super) sums: &'a [f32],
 }
 
-/// The keys that every row sees when none has holes, from the last beginning to the first end.
-fn common(seen: &[Seen]) -> Range<usize> {
-    let first = seen.iter().fold(0, |first, s| first.max(s[0]));
-    let end = seen.iter().fold(usize::MAX, |end, s| end.min(s[1]));
-    if first < end && end < usize::MAX { first..end } else { 0..0 }
+/// What the rows of a block see, taken together.
+#[derive(Clone)]
+pub(super) struct Span {
+    /// From the first key that some row sees to the last.
+    all: Range<usize>,
+    /// From the last beginning to the first end: holes apart, every row sees these. `0..0` when there are none.
+    shared: Range<usize>,
+    holes: bool,
 }
 
-/// The keys from the first that some row sees to the last.
-fn hull(seen: &[Seen]) -> Range<usize> {
-    let first = seen.iter().filter(|s| s[1] > 0).fold(usize::MAX, |first, s| first.min(s[0]));
-    let end = seen.iter().fold(0, |end, s| end.max(s[1]));
-    first.min(end)..end
+impl Span {
+    pub(super) fn of(seen: &[Seen]) -> Span {
+        let (mut start, mut last) = (usize::MAX, 0);
+        let (mut shared, mut holes) = (0..usize::MAX, false);
+        for &[first, end, count] in seen {
+            if count > 0 {
+                start = start.min(first);
+            }
+            last = last.max(end);
+            shared = shared.start.max(first)..shared.end.min(end);
+            holes |= count < end - first;
+        }
+        if shared.start >= shared.end {
+            shared = 0..0;
+        }
+        Span { all: start.min(last)..last, shared, holes }
+    }
 }
 
 impl Call<'_> {
     /// What row r sees; marks per key go to `visible` when there is more than a diagonal.
+    #[inline(always)]
     pub(super) fn see(&self, rows: &Rows<'_>, r: usize, visible: &mut [u8]) -> Seen {
         let (head, query) = rows.at(r);
         self.mask.seen(rows.segment, self.q.rows(), head, query, visible)
@@ -104,26 +121,27 @@ impl Call<'_> {
         &self,
         rows: &Rows<'_>,
         seen: &[Seen],
+        span: &Span,
         panels: *const f32,
         scores: *mut f32,
         ld: usize,
     ) {
         let (mr, nr) = (self.cpu.table.gemm.mr, self.cpu.table.gemm.nr);
-        let in_panels = |keys: Range<usize>| keys.start / nr..keys.end.div_ceil(nr);
+        let in_panels = |keys: &Range<usize>| keys.start / nr..keys.end.div_ceil(nr);
         // What all rows see is met by the block as a whole, the rest tile by tile: of a causal mask, what
         // lies right of the block's first row.
-        let shared = in_panels(common(seen));
+        let (shared, all) = (in_panels(&span.shared), in_panels(&span.all));
         // SAFETY: panels within those the caller vouches for; `seen` has an entry per row.
         let score = |part: Range<usize>, which: Range<usize>| unsafe {
             self.score_panels(rows, part, which, panels, scores, ld);
         };
         score(0..rows.count, shared.clone());
-        if seen.iter().all(|s| in_panels(s[0]..s[1]) == shared) {
+        if shared == all {
             return;
         }
         for start in (0..rows.count).step_by(mr) {
             let tile = start..rows.count.min(start + mr);
-            let all = in_panels(hull(&seen[tile.clone()]));
+            let all = in_panels(&Span::of(&seen[tile.clone()]).all);
             if shared.is_empty() {
                 score(tile, all);
             } else {
@@ -211,7 +229,8 @@ impl Call<'_> {
         weights: Weights<'_>,
         values: Values,
     ) {
-        let Weights { seen, visible, marks, weights, ld, sums } = weights;
+        let Weights { seen, span, visible, marks, weights, ld, sums } = weights;
+        let Span { all, shared, holes } = span;
         let gemm = &self.cpu.table.gemm;
         let ldc = rows.stride(self.shape.d_v, self.ldo);
         let row = rows.segment.queries.start + rows.query;
@@ -221,7 +240,7 @@ impl Call<'_> {
                 && sums.len() == rows.count
                 && columns.start.is_multiple_of(gemm.nr)
         );
-        assert!((rows.count - 1) * ld + hull(seen).end <= weights.len());
+        assert!((rows.count - 1) * ld + all.end <= weights.len());
         // SAFETY: the first element of these columns in the first of these rows.
         let out =
             unsafe { self.out.add(row * self.ldo + rows.head * self.shape.d_v + columns.start) };
@@ -248,9 +267,7 @@ impl Call<'_> {
         // SAFETY: row r < count of the result, these columns.
         let result = |r: usize| unsafe { std::slice::from_raw_parts_mut(out.add(r * ldc), n) };
 
-        let holes = seen.iter().any(|[first, end, count]| *count < end - first);
-        let shared = if holes { 0..0 } else { common(seen) };
-        let all = hull(seen);
+        let shared = if holes { 0..0 } else { shared };
         // The shared keys come first for every row: nothing is summed up before them.
         let at_once = !shared.is_empty() && shared.start == all.start;
         if !at_once {
@@ -263,7 +280,7 @@ impl Call<'_> {
             for start in (0..rows.count).step_by(RUN_ROWS.min(gemm.mr)) {
                 let tile = start..rows.count.min(start + RUN_ROWS.min(gemm.mr));
                 let seen = &seen[tile.clone()];
-                let within = within.start..within.end.min(hull(seen).end);
+                let within = within.start..within.end.min(Span::of(seen).all.end);
                 let visible = visible.get(start * marks..).unwrap_or(&[]);
                 for_each_run(seen, visible, marks, within, |keys, part| {
                     product(start + part.start..start + part.end, keys, true);

@@ -1,6 +1,6 @@
 //! Who computes what: items for the workers, and a way for one query over a long cache.
 
-use super::block::{Call, Rows, Values, Weights};
+use super::block::{Call, Rows, Span, Values, Weights};
 use super::blocking::{Blocking, MOST_ROWS, most_scores, row_of_scores};
 use super::keys::{pack_keys, pack_values};
 use super::mask::Seen;
@@ -117,7 +117,7 @@ fn one_item(
     let k = call.k.rows_range(keys.clone()).columns(kv_head * d_k..(kv_head + 1) * d_k);
     let v = call.v.rows_range(keys).columns(kv_head * d_v..(kv_head + 1) * d_v);
     let (panels, mut stack) = stack.take::<f32>(end.next_multiple_of(nr) * d_k);
-    pack_keys(k, nr, panels);
+    pack_keys(call.cpu, k, panels);
     let packed = queries.len() * group >= blocking.pack_values;
     let columns = if packed { d_v.next_multiple_of(nr) } else { 0 };
     let (values, mut stack) = stack.take::<f32>(end * columns);
@@ -164,13 +164,14 @@ fn one_block(
     for (r, seen) in seen.iter_mut().enumerate() {
         *seen = call.see(rows, r, &mut visible[r * marks..][..marks]);
     }
+    let span = Span::of(seen);
     // SAFETY: `panels` holds every key below `end`, beyond which no row of the item sees; rows of
     // scores, ours alone, have room for whole panels of that many keys.
-    unsafe { call.scores(rows, seen, panels.as_ptr(), scores.as_mut_ptr(), ld) };
+    unsafe { call.scores(rows, seen, &span, panels.as_ptr(), scores.as_mut_ptr(), ld) };
     for (r, (sum, &seen)) in sums.iter_mut().zip(seen.iter()).enumerate() {
         *sum = call.weigh(rows, r, seen, &mut scores[r * ld..][..ld]);
     }
-    let weights = Weights { seen, visible, marks, weights: scores, ld, sums };
+    let weights = Weights { seen, span, visible, marks, weights: scores, ld, sums };
     // SAFETY: `values` covers all keys below `end`; an item is one worker's, and no other has these
     // queries with these heads.
     unsafe { call.weigh_values(rows, 0..call.shape.d_v, depth, weights, values) };
@@ -245,7 +246,8 @@ fn spread(
         let keys = keys.columns(kv_head * d_k..(kv_head + 1) * d_k);
         let (packed, _) = stack.take::<f32>(d_k * nr);
         for panel in first..panels.min(first + some) {
-            pack_keys(keys.rows_range(panel * nr..end.min((panel + 1) * nr)), nr, packed);
+            let keys = keys.rows_range(panel * nr..end.min((panel + 1) * nr));
+            pack_keys(call.cpu, keys, packed);
             // SAFETY: a packed panel, and its columns in the rows of this group, that no other item
             // has; `panel` is counted from `packed` on.
             unsafe {
@@ -282,6 +284,7 @@ fn spread(
         let v = values.columns(kv_head * d_v..(kv_head + 1) * d_v);
         let group = kv_head * group..(kv_head + 1) * group;
         let weights = Weights {
+            span: Span::of(&seen[group.clone()]),
             seen: &seen[group.clone()],
             visible: &visible[group.start * marks..group.end * marks],
             marks,

@@ -1,47 +1,23 @@
 //! Keys and values in panels.
 
+use crate::cpu::Cpu;
+use crate::table::PackArgs;
 use crate::view::Mat;
 
-/// Packs keys, s × d_k, into panels of `nr` keys, transposed: element p of key j lies at
-/// `(j / nr)·d_k·nr + p·nr + j mod nr`. The last panel is filled up with zeros, whose scores nobody reads.
-pub(super) fn pack_keys(keys: Mat<'_>, nr: usize, out: &mut [f32]) {
-    let d_k = keys.cols();
-    for (panel, first) in out.chunks_exact_mut((d_k * nr).max(1)).zip((0..keys.rows()).step_by(nr))
-    {
-        let count = nr.min(keys.rows() - first);
-        if count < nr {
-            panel.fill(0.0);
-        }
-        let mut done = 0;
-        while done + 4 <= count {
-            let rows = std::array::from_fn(|j| keys.row(first + done + j));
-            transpose_four(rows, nr, done, panel);
-            done += 4;
-        }
-        for j in done..count {
-            for (out, &x) in panel[j..].iter_mut().step_by(nr).zip(keys.row(first + j)) {
-                *out = x;
-            }
-        }
+/// Packs keys, s × d_k, into panels of nr keys, transposed: element p of key j lies at
+/// `(j / nr)·d_k·nr + p·nr + j mod nr`. The last panel is filled up with copies, whose scores nobody reads.
+pub(super) fn pack_keys(cpu: Cpu, keys: Mat<'_>, out: &mut [f32]) {
+    let (depth, nr) = (keys.cols(), cpu.table.gemm.nr);
+    if depth == 0 {
+        return;
     }
-}
-
-/// Writes four rows as columns `at..at + 4` of a panel, four values of each at a time.
-#[inline]
-fn transpose_four(rows: [&[f32]; 4], nr: usize, at: usize, panel: &mut [f32]) {
-    let (blocks, _) = rows[0].as_chunks::<4>();
-    let whole = blocks.len() * 4;
-    for p in (0..whole).step_by(4) {
-        let r: [[f32; 4]; 4] = rows.map(|row| row[p..p + 4].try_into().expect("four values"));
-        for i in 0..4 {
-            let column = [r[0][i], r[1][i], r[2][i], r[3][i]];
-            panel[(p + i) * nr + at..][..4].copy_from_slice(&column);
-        }
-    }
-    for p in whole..rows[0].len() {
-        for j in 0..4 {
-            panel[p * nr + at + j] = rows[j][p];
-        }
+    for (panel, first) in out.chunks_exact_mut(depth * nr).zip((0..keys.rows()).step_by(nr)) {
+        let from = keys.as_ptr().wrapping_add(first * keys.stride());
+        let rows = nr.min(keys.rows() - first);
+        let args = PackArgs { rows, depth, from, ld: keys.stride(), nr, to: panel.as_mut_ptr() };
+        // SAFETY: rows `first..first + rows`, at least one, of `keys`, and a panel of depth · nr elements;
+        // `Cpu` proves the instruction set.
+        unsafe { (cpu.table.gemm.pack_rows)(args) };
     }
 }
 
@@ -50,8 +26,18 @@ fn transpose_four(rows: [&[f32]; 4], nr: usize, at: usize, panel: &mut [f32]) {
 pub(super) fn pack_values(values: Mat<'_>, nr: usize, out: &mut [f32]) {
     let panel = values.rows() * nr;
     for j in 0..values.rows() {
-        for (c, part) in values.row(j).chunks(nr).enumerate() {
-            out[c * panel + j * nr..][..part.len()].copy_from_slice(part);
+        // Pieces of a known size are moved in registers, without a call.
+        let row = values.row(j);
+        let (lines, rest) =
+            if nr.is_multiple_of(16) { row.as_chunks::<16>() } else { (&[][..], row) };
+        let mut c = 0;
+        for line in lines {
+            out[c / nr * panel + j * nr + c % nr..][..16].copy_from_slice(line);
+            c += 16;
+        }
+        for &x in rest {
+            out[c / nr * panel + j * nr + c % nr] = x;
+            c += 1;
         }
     }
 }
@@ -62,22 +48,25 @@ mod tests {
 
     #[test]
     fn panels_hold_every_key_and_value_once() {
-        for (s, d, nr) in [(1, 1, 16), (5, 3, 4), (9, 8, 4), (17, 6, 16), (4, 0, 4), (0, 4, 4)] {
-            let data: Vec<f32> = (1..=s * (d + 2)).map(|x| x as f32).collect();
-            let mat = Mat::with_stride(&data, s, d, d + 2);
-            let mut panels = vec![-1.0; s.next_multiple_of(nr) * d];
-            pack_keys(mat, nr, &mut panels);
-            for j in 0..s.next_multiple_of(nr) {
-                for p in 0..d {
-                    let expected = if j < s { mat.row(j)[p] } else { 0.0 };
-                    assert_eq!(panels[j / nr * d * nr + p * nr + j % nr], expected);
+        for cpu in Cpu::all() {
+            let nr = cpu.table.gemm.nr;
+            for (s, d) in [(1, 1), (5, 3), (9, 8), (17, 6), (33, 19), (4, 0), (0, 4), (70, 64)] {
+                let data: Vec<f32> = (1..=s * (d + 2)).map(|x| x as f32).collect();
+                let mat = Mat::with_stride(&data, s, d, d + 2);
+                let mut panels = vec![-1.0; s.next_multiple_of(nr) * d];
+                pack_keys(cpu, mat, &mut panels);
+                for j in 0..s.next_multiple_of(nr) {
+                    for p in 0..d {
+                        let found = panels[j / nr * d * nr + p * nr + j % nr];
+                        assert_eq!(found, mat.row(j.min(s - 1))[p], "{cpu:?}, key {j} of {s}×{d}");
+                    }
                 }
-            }
-            let mut panels = vec![-1.0; s * d.next_multiple_of(nr)];
-            pack_values(mat, nr, &mut panels);
-            for j in 0..s {
-                for c in 0..d {
-                    assert_eq!(panels[c / nr * s * nr + j * nr + c % nr], mat.row(j)[c]);
+                let mut panels = vec![-1.0; s * d.next_multiple_of(nr)];
+                pack_values(mat, nr, &mut panels);
+                for j in 0..s {
+                    for c in 0..d {
+                        assert_eq!(panels[c / nr * s * nr + j * nr + c % nr], mat.row(j)[c]);
+                    }
                 }
             }
         }

@@ -23,8 +23,8 @@ impl Mask<'_> {
         self.keys.is_none() && self.visible.is_none() && self.bias.is_none()
     }
 
-    /// What query `i` of a segment sees with `head`; of a Q with `queries` rows. Writes 1 or 0 per key to
-    /// `visible[..end]`, except when there is nothing but a diagonal.
+    /// What query `i` of a segment sees. See [`Mask::seen_through`].
+    #[inline(always)]
     pub(super) fn seen(
         &self,
         segment: &Segment,
@@ -33,10 +33,25 @@ impl Mask<'_> {
         i: usize,
         visible: &mut [u8],
     ) -> Seen {
-        let end = segment.end_for(i);
         if self.is_none() {
+            let end = segment.end_for(i);
             return [0, end, end];
         }
+        self.seen_through(segment, queries, head, i, visible)
+    }
+
+    /// What query `i` of a segment sees with `head`; of a Q with `queries` rows. Writes 1 or 0 per key to
+    /// `visible[..end]`.
+    #[inline(never)]
+    fn seen_through(
+        &self,
+        segment: &Segment,
+        queries: usize,
+        head: usize,
+        i: usize,
+        visible: &mut [u8],
+    ) -> Seen {
+        let end = segment.end_for(i);
         let row = segment.queries.start + i;
         let visible = &mut visible[..end];
         match self.keys {
