@@ -1,5 +1,6 @@
 //! Instruction sets: the kernels and the few machine registers that have no safe face.
 
+pub(crate) mod marked;
 pub(crate) mod scalar;
 pub(crate) mod tiles;
 

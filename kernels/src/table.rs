@@ -72,6 +72,11 @@ pub(crate) struct GemmKernels {
     /// Columns of a panel of B.
     pub(crate) nr: usize,
     pub(crate) tile: Tile,
+    /// The same, always accumulating, for an A that says which of its elements take part: one whose sign bit is
+    /// set (−0 as well) is passed over, as if its p were not there for this row, whatever B holds.
+    ///
+    /// A NaN may have either sign, and so takes part or not.
+    pub(crate) marked: Tile,
     pub(crate) pack_rows: PackRows,
 }
 
@@ -81,6 +86,7 @@ static SCALAR: Table = Table {
         mr: 4,
         nr: 16,
         tile: arch::scalar::gemm::f32_gemm_1x16_scalar,
+        marked: arch::scalar::marked::f32_gemm_marked_scalar,
         pack_rows: arch::scalar::pack::f32_pack_rows_scalar,
     },
 };
@@ -89,22 +95,33 @@ static SCALAR: Table = Table {
 static AVX2: Table = {
     use arch::x86_64::avx2::gemm::{MR, NR, f32_gemm_6x16_avx2};
     let pack_rows = arch::x86_64::avx2::pack::f32_pack_rows_8x8_avx2;
+    let marked = arch::x86_64::avx2::marked::f32_gemm_marked_6x16_avx2;
     Table {
         isa: Isa::Avx2,
-        gemm: GemmKernels { mr: MR, nr: NR, tile: f32_gemm_6x16_avx2, pack_rows },
+        gemm: GemmKernels { mr: MR, nr: NR, tile: f32_gemm_6x16_avx2, marked, pack_rows },
     }
 };
 
 #[cfg(target_arch = "x86_64")]
 static AVX512: Table = {
     use arch::x86_64::avx512::gemm::{MR, NR, f32_gemm_6x64_avx512};
-    Table { isa: Isa::Avx512, gemm: GemmKernels { mr: MR, nr: NR, tile: f32_gemm_6x64_avx512 } }
+    let pack_rows = arch::x86_64::avx2::pack::f32_pack_rows_8x8_avx2;
+    let marked = arch::x86_64::avx512::marked::f32_gemm_marked_6x32_avx512;
+    Table {
+        isa: Isa::Avx512,
+        gemm: GemmKernels { mr: MR, nr: NR, tile: f32_gemm_6x64_avx512, marked, pack_rows },
+    }
 };
 
 #[cfg(target_arch = "aarch64")]
 static NEON: Table = {
     use arch::aarch64::neon::gemm::{MR, NR, f32_gemm_8x8_neon};
-    Table { isa: Isa::Neon, gemm: GemmKernels { mr: MR, nr: NR, tile: f32_gemm_8x8_neon } }
+    let pack_rows = arch::aarch64::neon::pack::f32_pack_rows_4x4_neon;
+    let marked = arch::aarch64::neon::marked::f32_gemm_marked_8x8_neon;
+    Table {
+        isa: Isa::Neon,
+        gemm: GemmKernels { mr: MR, nr: NR, tile: f32_gemm_8x8_neon, marked, pack_rows },
+    }
 };
 
 /// The table of `isa`, when this machine and this build have it.

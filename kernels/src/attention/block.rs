@@ -3,11 +3,11 @@
 //! Rows are the queries of one head, or, for a single query, the heads that share their keys: a
 //! matrix either way, only with another row stride.
 
-use super::mask::{RUN_ROWS, Seen, for_each_run};
+use super::mask::Seen;
 use super::{AttentionShape, Mask, Segment};
 use crate::cpu::Cpu;
 use crate::rows::softmax::{Scores, exp_scores};
-use crate::table::TileArgs;
+use crate::table::{Tile, TileArgs};
 use crate::view::Mat;
 use std::ops::Range;
 
@@ -65,10 +65,7 @@ pub(super) struct Values {
 pub(super) struct Weights<'a> {
     pub(super) seen: &'a [Seen],
     pub(super) span: Span,
-    /// Marks per key, rows `marks` apart; empty when there is nothing but a diagonal.
-    pub(super) visible: &'a [u8],
-    pub(super) marks: usize,
-    /// Unnormalised weights, rows `ld` apart, and their sums.
+    /// Unnormalised weights, rows `ld` apart, hidden keys marked as [`Call::weigh`] does; and their sums.
     pub(super) weights: &'a [f32],
     pub(super) ld: usize,
     pub(super) sums: &'a [f32],
@@ -101,6 +98,22 @@ impl Span {
         }
         Span { all: start.min(last)..last, shared, holes }
     }
+
+    /// From the first key that some row sees to the last.
+    pub(super) fn all(&self) -> Range<usize> {
+        self.all.clone()
+    }
+
+    /// Whether every row sees the same keys, holes apart.
+    pub(super) fn uniform(&self) -> bool {
+        self.all == self.shared
+    }
+}
+
+/// Cuts `count` rows into tiles of at most `mr`, as equal as can be.
+fn tiles(count: usize, mr: usize) -> impl Iterator<Item = Range<usize>> {
+    let parts = count.div_ceil(mr);
+    (0..parts).map(move |i| i * count / parts..(i + 1) * count / parts)
 }
 
 impl Call<'_> {
@@ -116,7 +129,7 @@ impl Call<'_> {
     /// `panels` holds the segment's keys packed, from its first on.
     ///
     /// # Safety
-    /// As [`Call::score_panels`] for every panel that contains a key of `seen`.
+    /// As [`Call::score_keys`] for every key of `seen`.
     pub(super) unsafe fn scores(
         &self,
         rows: &Rows<'_>,
@@ -127,73 +140,100 @@ impl Call<'_> {
         ld: usize,
     ) {
         let (mr, nr) = (self.cpu.table.gemm.mr, self.cpu.table.gemm.nr);
-        let in_panels = |keys: &Range<usize>| keys.start / nr..keys.end.div_ceil(nr);
-        // What all rows see is met by the block as a whole, the rest tile by tile: of a causal mask, what
-        // lies right of the block's first row.
-        let (shared, all) = (in_panels(&span.shared), in_panels(&span.all));
-        // SAFETY: panels within those the caller vouches for; `seen` has an entry per row.
-        let score = |part: Range<usize>, which: Range<usize>| unsafe {
-            self.score_panels(rows, part, which, panels, scores, ld);
+        let down = |key: usize| key / nr * nr;
+        // SAFETY: keys within those the caller vouches for; `seen` has an entry per row.
+        let score = |part: Range<usize>, keys: Range<usize>| unsafe {
+            self.score_keys(rows, part, keys, panels, scores, ld);
         };
-        score(0..rows.count, shared.clone());
-        if shared == all {
+        let Span { all, shared, .. } = span;
+        let all = down(all.start)..all.end;
+        if span.uniform() {
+            return score(0..rows.count, all);
+        }
+        // Whole panels that all rows see are met by the block together, the rest tile by tile: of a causal
+        // mask, what lies right of the block's first row.
+        let shared = shared.start.next_multiple_of(nr)..down(shared.end);
+        let shared =
+            if down(span.shared.start) == all.start { all.start..shared.end } else { shared };
+        if shared.is_empty() {
+            for tile in tiles(rows.count, mr) {
+                let all = &Span::of(&seen[tile.clone()]).all;
+                score(tile, down(all.start)..all.end);
+            }
             return;
         }
-        for start in (0..rows.count).step_by(mr) {
-            let tile = start..rows.count.min(start + mr);
-            let all = in_panels(&Span::of(&seen[tile.clone()]).all);
-            if shared.is_empty() {
-                score(tile, all);
-            } else {
-                score(tile.clone(), all.start..shared.start);
-                score(tile, shared.end..all.end);
-            }
+        score(0..rows.count, shared.clone());
+        for tile in tiles(rows.count, mr) {
+            let all = &Span::of(&seen[tile.clone()]).all;
+            score(tile.clone(), down(all.start)..all.end.min(shared.start));
+            score(tile, shared.end.max(down(all.start))..all.end);
         }
     }
 
-    /// Scores of some of the rows for some panels of keys: chains over d_k, neither scaled nor masked.
+    /// Scores of some of the rows for some keys: chains over d_k, neither scaled nor masked.
+    ///
+    /// The keys start at a panel. Scores of what follows them in the last panel may be written too.
     ///
     /// # Safety
-    /// At `panels` lie packed keys up to the end of `which`, at `scores` rows `ld` apart that nobody else
+    /// At `panels` lie packed keys up to the end of `keys`, at `scores` rows `ld` apart that nobody else
     /// uses in those columns, each with room for whole panels. `part` lies within the rows.
-    pub(super) unsafe fn score_panels(
+    pub(super) unsafe fn score_keys(
         &self,
         rows: &Rows<'_>,
         part: Range<usize>,
-        which: Range<usize>,
+        keys: Range<usize>,
         panels: *const f32,
         scores: *mut f32,
         ld: usize,
     ) {
-        if part.is_empty() || which.is_empty() {
+        if part.is_empty() || keys.is_empty() {
             return;
         }
         let (d_k, nr) = (self.shape.d_k, self.cpu.table.gemm.nr);
         let (head, query) = rows.at(part.start);
         let row = rows.segment.queries.start + query;
+        // Whole vectors, as far as the panel goes.
+        let whole = keys.len().next_multiple_of(16).min(keys.len().next_multiple_of(nr));
         // SAFETY: the part's rows of Q are within the segment and its heads (`Rows`), the rest is the
         // caller's promise; d_k may be 0, when nothing of Q or the keys is read. `Cpu` proves the
         // instruction set.
         unsafe {
             (self.cpu.table.gemm.tile)(TileArgs {
                 m: part.len(),
-                n: which.len() * nr,
+                n: whole,
                 k: d_k,
                 a: self.q.as_ptr().wrapping_add(row * self.q.stride() + head * d_k),
                 lda: rows.stride(d_k, self.q.stride()),
-                b: panels.wrapping_add(which.start * d_k * nr),
+                b: panels.wrapping_add(keys.start * d_k),
                 ldb: nr,
                 panel: d_k * nr,
-                c: scores.add(part.start * ld + which.start * nr),
+                c: scores.add(part.start * ld + keys.start),
                 ldc: ld,
                 accumulate: false,
             });
         }
     }
 
-    /// Turns the scores of row r into unnormalised weights and gives their sum, in lanes key mod 32.
-    pub(super) fn weigh(&self, rows: &Rows<'_>, r: usize, seen: Seen, scores: &mut [f32]) -> f32 {
+    /// Turns the scores of row r into unnormalised weights and gives their sum, in lanes key mod 32. Keys
+    /// of `within` that the row does not see are marked by the weight −0: no weight is negative.
+    ///
+    /// `visible` has the row's marks when it has holes.
+    pub(super) fn weigh(
+        &self,
+        rows: &Rows<'_>,
+        r: usize,
+        seen: Seen,
+        within: Range<usize>,
+        visible: &[u8],
+        scores: &mut [f32],
+    ) -> f32 {
         let [first, end, count] = seen;
+        if within.start < first {
+            scores[within.start..first].fill(-0.0);
+        }
+        if end < within.end {
+            scores[end.max(within.start)..within.end].fill(-0.0);
+        }
         if count == 0 {
             return 0.0;
         }
@@ -201,7 +241,8 @@ impl Call<'_> {
         let row = rows.segment.queries.start + query;
         let queries = self.q.rows();
         let bias = self.mask.bias.map(|bias| bias.row(queries, head, row));
-        let visible = if count == end - first {
+        let holes = count < end - first;
+        let masks = if !holes {
             [None, None]
         } else {
             [
@@ -210,7 +251,12 @@ impl Call<'_> {
             ]
         };
         let scale = self.shape.scale;
-        exp_scores(self.cpu, &Scores { scale, first, end, bias, visible }, scores)
+        let sum = exp_scores(self.cpu, &Scores { scale, first, end, bias, visible: masks }, scores);
+        if holes {
+            let weights = scores[first..end].iter_mut().zip(&visible[first..end]);
+            weights.filter(|(_, visible)| **visible == 0).for_each(|(weight, _)| *weight = -0.0);
+        }
+        sum
     }
 
     /// Columns of the result: out\[r, c\] ← (Σ_j p_rj·v_jc) / Σ_j p_rj over the keys j that row r sees, the
@@ -229,7 +275,7 @@ impl Call<'_> {
         weights: Weights<'_>,
         values: Values,
     ) {
-        let Weights { seen, span, visible, marks, weights, ld, sums } = weights;
+        let Weights { seen, span, weights, ld, sums } = weights;
         let Span { all, shared, holes } = span;
         let gemm = &self.cpu.table.gemm;
         let ldc = rows.stride(self.shape.d_v, self.ldo);
@@ -245,11 +291,14 @@ impl Call<'_> {
         let out =
             unsafe { self.out.add(row * self.ldo + rows.head * self.shape.d_v + columns.start) };
         let base = values.base.wrapping_add(columns.start / gemm.nr * values.panel);
-        let product = |part: Range<usize>, keys: Range<usize>, accumulate: bool| {
+        let product = |kernel: Tile, part: Range<usize>, keys: Range<usize>, accumulate: bool| {
+            if keys.is_empty() {
+                return;
+            }
             // SAFETY: rows below `count`, keys that one of them sees: within the weights (asserted) and,
             // as the caller promises, the values and the result. `Cpu` proves the instruction set.
             unsafe {
-                (gemm.tile)(TileArgs {
+                kernel(TileArgs {
                     m: part.len(),
                     n,
                     k: keys.len(),
@@ -266,34 +315,41 @@ impl Call<'_> {
         };
         // SAFETY: row r < count of the result, these columns.
         let result = |r: usize| unsafe { std::slice::from_raw_parts_mut(out.add(r * ldc), n) };
-
-        let shared = if holes { 0..0 } else { shared };
-        // The shared keys come first for every row: nothing is summed up before them.
-        let at_once = !shared.is_empty() && shared.start == all.start;
-        if !at_once {
-            (0..rows.count).for_each(|r| result(r).fill(0.0));
-        }
+        // Keys that some rows see and some do not: what all rows of a tile see by the plain product, the
+        // rest, a few keys along a diagonal, by the one that passes marked weights over.
         let by_tile = |within: Range<usize>| {
             if within.is_empty() {
                 return;
             }
-            for start in (0..rows.count).step_by(RUN_ROWS.min(gemm.mr)) {
-                let tile = start..rows.count.min(start + RUN_ROWS.min(gemm.mr));
-                let seen = &seen[tile.clone()];
-                let within = within.start..within.end.min(Span::of(seen).all.end);
-                let visible = visible.get(start * marks..).unwrap_or(&[]);
-                for_each_run(seen, visible, marks, within, |keys, part| {
-                    product(start + part.start..start + part.end, keys, true);
-                });
+            for tile in tiles(rows.count, gemm.mr) {
+                let Span { all, shared, holes } = Span::of(&seen[tile.clone()]);
+                let clip = |keys: Range<usize>| {
+                    keys.start.clamp(within.start, within.end)
+                        ..keys.end.clamp(within.start, within.end)
+                };
+                let (all, shared) = (clip(all), clip(shared));
+                if holes || shared.is_empty() {
+                    product(gemm.marked, tile, all, true);
+                } else {
+                    product(gemm.marked, tile.clone(), all.start..shared.start, true);
+                    product(gemm.tile, tile.clone(), shared.clone(), true);
+                    product(gemm.marked, tile, shared.end..all.end, true);
+                }
             }
         };
-        if shared.is_empty() {
+
+        if holes || shared.is_empty() {
+            (0..rows.count).for_each(|r| result(r).fill(0.0));
             by_tile(all);
         } else {
-            by_tile(all.start..shared.start);
+            let at_once = shared.start == all.start;
+            if !at_once {
+                (0..rows.count).for_each(|r| result(r).fill(0.0));
+                by_tile(all.start..shared.start);
+            }
             for first in shared.clone().step_by(depth) {
                 let keys = first..shared.end.min(first + depth);
-                product(0..rows.count, keys, !at_once || first > shared.start);
+                product(gemm.tile, 0..rows.count, keys, !at_once || first > shared.start);
             }
             by_tile(shared.end..all.end);
         }

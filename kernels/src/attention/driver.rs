@@ -169,9 +169,10 @@ fn one_block(
     // scores, ours alone, have room for whole panels of that many keys.
     unsafe { call.scores(rows, seen, &span, panels.as_ptr(), scores.as_mut_ptr(), ld) };
     for (r, (sum, &seen)) in sums.iter_mut().zip(seen.iter()).enumerate() {
-        *sum = call.weigh(rows, r, seen, &mut scores[r * ld..][..ld]);
+        let visible = &visible[r * marks..][..marks];
+        *sum = call.weigh(rows, r, seen, span.all(), visible, &mut scores[r * ld..][..ld]);
     }
-    let weights = Weights { seen, span, visible, marks, weights: scores, ld, sums };
+    let weights = Weights { seen, span, weights: scores, ld, sums };
     // SAFETY: `values` covers all keys below `end`; an item is one worker's, and no other has these
     // queries with these heads.
     unsafe { call.weigh_values(rows, 0..call.shape.d_v, depth, weights, values) };
@@ -252,7 +253,7 @@ fn spread(
             // has; `panel` is counted from `packed` on.
             unsafe {
                 let at = shared.at(kv_head * group * ld + panel * nr);
-                call.score_panels(&rows(kv_head), 0..group, 0..1, packed.as_ptr(), at, ld);
+                call.score_keys(&rows(kv_head), 0..group, 0..keys.rows(), packed.as_ptr(), at, ld);
             }
         }
     });
@@ -272,12 +273,11 @@ fn spread(
             )
         };
         *seen = call.see(&all, head, visible);
-        *sum = call.weigh(&all, head, *seen, scores);
+        *sum = call.weigh(&all, head, *seen, 0..end, visible, scores);
     });
 
     // Weighted values: an item is one panel of columns for one group.
-    let (scores, seen, sums, visible): (&[f32], &[Seen], &[f32], &[u8]) =
-        (scores, seen, sums, visible);
+    let (scores, seen, sums): (&[f32], &[Seen], &[f32]) = (scores, seen, sums);
     let across = d_v.div_ceil(nr);
     par.run(kv_heads * across, &|item, _| {
         let (kv_head, first) = (item / across, item % across * nr);
@@ -286,8 +286,6 @@ fn spread(
         let weights = Weights {
             span: Span::of(&seen[group.clone()]),
             seen: &seen[group.clone()],
-            visible: &visible[group.start * marks..group.end * marks],
-            marks,
             weights: &scores[group.start * ld..group.end * ld],
             ld,
             sums: &sums[group],

@@ -1,7 +1,6 @@
-//! Which keys a query sees, and the stretches of keys over which nothing changes for a few queries.
+//! Which keys a query sees.
 
 use super::{Mask, Segment};
-use std::ops::Range;
 
 /// What one query sees: `[first, end, count]`, that is `count` of the keys `first..end`, the first and the
 /// last of them included. Without holes, `count = end − first`; seeing nothing is `[0, 0, 0]`.
@@ -80,105 +79,9 @@ impl Mask<'_> {
     }
 }
 
-/// Most rows in one call of [`for_each_run`].
-pub(super) const RUN_ROWS: usize = 32;
-
-/// Cuts the keys `within` into runs over which none of the rows begins or ceases to see, in ascending
-/// order, and calls `run(keys, rows)` for each run and each group of adjacent rows that see it.
-///
-/// So row r meets exactly the keys it sees, in their order. `visible` holds a row of marks
-/// per row, `stride` apart; it is read for rows with holes only.
-pub(super) fn for_each_run(
-    seen: &[Seen],
-    visible: &[u8],
-    stride: usize,
-    within: Range<usize>,
-    mut run: impl FnMut(Range<usize>, Range<usize>),
-) {
-    assert!(seen.len() <= RUN_ROWS, "{} rows in one call", seen.len());
-    // Whether row r sees key `at`, and the next key for which that is different.
-    let look = |r: usize, at: usize| {
-        let [first, end, count] = seen[r];
-        if at < first {
-            (false, first)
-        } else if at >= end {
-            (false, usize::MAX)
-        } else if count == end - first {
-            (true, end)
-        } else {
-            let marks = &visible[r * stride..][at..end];
-            let change = marks.iter().position(|&v| v != marks[0]);
-            (marks[0] != 0, change.map_or(end, |n| at + n))
-        }
-    };
-    let mut at = within.start;
-    let mut change = [at; RUN_ROWS];
-    let change = &mut change[..seen.len()];
-    let mut sees = 0u32;
-    while at < within.end {
-        for (r, change) in change.iter_mut().enumerate().filter(|(_, change)| **change == at) {
-            let (now, next) = look(r, at);
-            sees = sees & !(1 << r) | u32::from(now) << r;
-            *change = next;
-        }
-        let next = change.iter().fold(within.end, |next, &c| next.min(c));
-        let mut rest = sees;
-        while rest != 0 {
-            let first = rest.trailing_zeros();
-            let count = (rest >> first).trailing_ones();
-            run(at..next, first as usize..(first + count) as usize);
-            rest &= u32::MAX.checked_shl(first + count).unwrap_or(0);
-        }
-        at = next;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Every (row, key) that the runs cover, in the order of the calls.
-    fn covered(
-        seen: &[Seen],
-        visible: &[u8],
-        stride: usize,
-        within: Range<usize>,
-    ) -> Vec<Vec<usize>> {
-        let mut rows = vec![Vec::new(); seen.len()];
-        for_each_run(seen, visible, stride, within, |keys, group| {
-            group.for_each(|r| rows[r].extend(keys.clone()));
-        });
-        rows
-    }
-
-    #[test]
-    fn a_staircase_gives_each_row_its_own_end() {
-        let seen = [[0, 3, 3], [0, 4, 4], [0, 5, 5], [0, 0, 0]];
-        let rows = covered(&seen, &[], 0, 0..9);
-        assert_eq!(rows, [vec![0, 1, 2], vec![0, 1, 2, 3], vec![0, 1, 2, 3, 4], vec![]]);
-        let rows = covered(&seen, &[], 0, 3..4);
-        assert_eq!(rows, [vec![], vec![3], vec![3], vec![]]);
-    }
-
-    #[test]
-    fn rows_with_holes_meet_exactly_their_visible_keys() {
-        let keys = 7;
-        for pattern in 0u32..1 << (2 * keys) {
-            let visible: Vec<u8> = (0..2 * keys).map(|j| (pattern >> j & 1) as u8).collect();
-            let expected: Vec<Vec<usize>> = visible
-                .chunks(keys)
-                .map(|row| (0..keys).filter(|&j| row[j] != 0).collect())
-                .collect();
-            let seen: Vec<Seen> = expected
-                .iter()
-                .map(|row| match (row.first(), row.last()) {
-                    (Some(&first), Some(&last)) => [first, last + 1, row.len()],
-                    _ => [0, 0, 0],
-                })
-                .collect();
-            assert_eq!(covered(&seen, &visible, keys, 0..keys), expected, "pattern {pattern:b}");
-        }
-    }
 
     #[test]
     fn diagonals_of_any_size_are_clamped() {
