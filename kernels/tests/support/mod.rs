@@ -4,6 +4,22 @@
 use headrow_kernels::{Mat, MatMut};
 use std::ops::Range;
 
+/// Whether this run is in an emulator, a hundred times slower than a processor: `HEADROW_EMULATED` is set.
+/// Tests then try fewer and smaller cases, chosen so that every kernel and every tail still runs.
+pub fn emulated() -> bool {
+    std::env::var_os("HEADROW_EMULATED").is_some()
+}
+
+/// For `step_by` over cases: 1, and `n` in an emulator.
+pub fn every(n: usize) -> usize {
+    if emulated() { n } else { 1 }
+}
+
+/// The first of two sizes, and the second in an emulator.
+pub fn unless_emulated(full: usize, emulated_size: usize) -> usize {
+    if emulated() { emulated_size } else { full }
+}
+
 /// A seeded generator whose values are the same on every machine and in every version (SplitMix64):
 /// recorded hashes depend on them.
 pub struct Random(u64);

@@ -1,0 +1,345 @@
+//! The bits of every operation, recorded: each instruction set and each number of threads must give these.
+//!
+//! On a machine without AVX-512 or NEON the same test runs in an emulator, so the records compare all
+//! instruction sets with each other, not only those that one machine has.
+
+mod support;
+
+use headrow_kernels::rows::math;
+use headrow_kernels::{
+    Activation, AttentionExtent, AttentionShape, Cpu, Epilogue, LayerNorm, Left, Lookup, Mask, Mat,
+    MatMut, PackedB, Par, PerHead, Right, RmsNorm, Scratch, Segment, Team, Visible, Write,
+    activate, add_layer_norm, add_rms_norm, attention, attention_scratch, embed, gemm,
+    gemm_scratch, layer_norm, log_softmax, masked_softmax, rms_norm, softmax,
+};
+use support::{Random, emulated, hash};
+
+/// An operation over fixed inputs; appends its results.
+type Operation = fn(Cpu, Par<'_>, &mut Vec<f32>);
+
+const ALL: [(&str, Operation, u64); 11] = [
+    ("matrix products", products, 0xe697_84e9_1b09_6721),
+    ("epilogues", epilogues, 0),
+    ("elementary functions", elementary, 0),
+    ("activations", activations, 0),
+    ("softmax", softmaxes, 0),
+    ("log softmax", log_softmaxes, 0),
+    ("masked softmax", masked_softmaxes, 0),
+    ("LayerNorm", layer_norms, 0),
+    ("RMSNorm", rms_norms, 0),
+    ("attention", attentions, 0),
+    ("embedding", embeddings, 0xfb2b_8990_1c7b_09d4),
+];
+
+#[test]
+fn the_recorded_bits_appear_on_every_instruction_set_with_any_number_of_threads() {
+    let mut wrong = Vec::new();
+    for cpu in Cpu::all() {
+        for threads in if emulated() { 1..=2 } else { 1..=8 } {
+            for (name, operation, recorded) in ALL {
+                let mut results = Vec::new();
+                match threads {
+                    1 => operation(cpu, Par::SERIAL, &mut results),
+                    _ => Team::new(threads).open(|par| operation(cpu, par, &mut results)),
+                }
+                let found = hash(&results);
+                // 0: not recorded yet.
+                if found != recorded && recorded != 0 {
+                    wrong.push(format!("{name}, {}, {threads} threads: {found:#018x}", cpu.isa()));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "other bits than recorded:\n{}", wrong.join("\n"));
+}
+
+/// What an emulator, or a machine that is known, must detect.
+#[test]
+fn the_expected_instruction_set_is_detected() {
+    let Ok(expected) = std::env::var("HEADROW_EXPECT_ISA") else { return };
+    assert_eq!(Cpu::detect().isa().name(), expected);
+}
+
+fn matrix<'a>(data: &'a [f32], cols: usize) -> Mat<'a> {
+    Mat::new(data, data.len() / cols, cols)
+}
+
+/// `rows × cols` values in [−1, 1), in rows with a gap of three between them.
+struct Strided(Vec<f32>, usize, usize);
+
+impl Strided {
+    fn random(rows: usize, cols: usize, rng: &mut Random) -> Strided {
+        Strided(rng.vec(rows * (cols + 3)), rows, cols)
+    }
+
+    fn view(&self) -> Mat<'_> {
+        Mat::with_stride(&self.0, self.1, self.2, self.2 + 3)
+    }
+
+    fn view_mut(&mut self) -> MatMut<'_> {
+        MatMut::with_stride(&mut self.0, self.1, self.2, self.2 + 3)
+    }
+
+    fn append_to(&self, out: &mut Vec<f32>) {
+        (0..self.1).for_each(|i| out.extend(self.view().row(i)));
+    }
+}
+
+fn transposed(x: Mat<'_>) -> Vec<f32> {
+    (0..x.cols()).flat_map(|j| (0..x.rows()).map(move |i| x.row(i)[j])).collect()
+}
+
+#[expect(clippy::too_many_arguments, reason = "the operands of a product")]
+fn multiply(
+    cpu: Cpu,
+    par: Par<'_>,
+    a: Left<'_>,
+    b: Right<'_>,
+    k: usize,
+    write: Write,
+    epilogue: &Epilogue<'_>,
+    mut c: MatMut<'_>,
+) {
+    let (m, n) = (c.rows(), c.cols());
+    let mut scratch = Scratch::new(gemm_scratch(cpu, par.threads(), m, n, k, a.kind(), b.kind()));
+    gemm(cpu, par, a, b, write, epilogue, c.reborrow(), &mut scratch.stack());
+}
+
+fn products(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
+    let mut rng = Random::new(1);
+    for (m, n, k) in [(1, 97, 70), (3, 50, 33), (5, 17, 1), (13, 70, 300), (37, 101, 9)] {
+        let a = Strided::random(m, k, &mut rng);
+        let b = Strided::random(k, n, &mut rng);
+        let (at, bt) = (transposed(a.view()), transposed(b.view()));
+        let packed = PackedB::new(cpu, b.view());
+        for left in [Left::Plain(a.view()), Left::Transposed(matrix(&at, m))] {
+            for right in
+                [Right::Packed(&packed), Right::Plain(b.view()), Right::Transposed(matrix(&bt, k))]
+            {
+                let mut c = Strided::random(m, n, &mut Random::new(2));
+                for write in [Write::Replace, Write::Accumulate] {
+                    let none = Epilogue::default();
+                    multiply(cpu, par, left, right, k, write, &none, c.view_mut());
+                }
+                c.append_to(out);
+            }
+        }
+    }
+}
+
+const ACTIVATIONS: [Activation; 6] = [
+    Activation::Identity,
+    Activation::Relu,
+    Activation::GeluErf,
+    Activation::GeluTanh,
+    Activation::GeluQuick,
+    Activation::Silu,
+];
+
+fn epilogues(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
+    let mut rng = Random::new(3);
+    let (n, k) = (67, 20);
+    let b = Strided::random(k, n, &mut rng);
+    let packed = PackedB::new(cpu, b.view());
+    let bias = rng.vec(n);
+    for activation in ACTIVATIONS {
+        for m in [1, 4, 19] {
+            let a = Strided::random(m, k, &mut rng);
+            let residual = Strided::random(m, n, &mut rng);
+            let epilogue = Epilogue {
+                alpha: Some(0.7),
+                bias: Some(&bias),
+                activation,
+                residual: Some(residual.view()),
+            };
+            let mut c = Strided::random(m, n, &mut rng);
+            let (a, b) = (Left::Plain(a.view()), Right::Packed(&packed));
+            multiply(cpu, par, a, b, k, Write::Accumulate, &epilogue, c.view_mut());
+            c.append_to(out);
+        }
+    }
+}
+
+/// All exponents with both signs, some mantissas of each, and the special values; 4 rows.
+fn numbers() -> Vec<f32> {
+    let mut x: Vec<f32> = (0..=u32::MAX).step_by(1_299_709).map(f32::from_bits).collect();
+    x.extend((-1500..1500).map(|i| i as f32 / 128.0));
+    x.extend([0.0, -0.0, 1.0, -1.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MAX]);
+    x.truncate(x.len() / 4 * 4);
+    x
+}
+
+fn elementary(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
+    for function in [math::exp, math::ln, math::erf, math::tanh, math::sigmoid] {
+        let mut x = numbers();
+        let cols = x.len() / 4;
+        function(cpu, par, MatMut::new(&mut x, 4, cols));
+        out.extend(x);
+    }
+}
+
+fn activations(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
+    for activation in ACTIVATIONS {
+        let mut x = numbers();
+        let cols = x.len() / 4;
+        activate(cpu, par, activation, MatMut::new(&mut x, 4, cols));
+        out.extend(x);
+    }
+}
+
+/// Row lengths around the 32 lanes and each register's width.
+const WIDTHS: [usize; 14] = [1, 2, 3, 5, 8, 15, 16, 17, 31, 32, 33, 47, 64, 203];
+
+/// For each width a matrix with ordinary rows, rows of a wide range, and one with a NaN.
+fn scores(mut each: impl FnMut(&mut Strided)) {
+    let mut rng = Random::new(4);
+    for cols in WIDTHS {
+        let mut x = Strided::random(7, cols, &mut rng);
+        for i in 2..5 {
+            x.view_mut().row_mut(i).iter_mut().for_each(|x| *x *= 60.0);
+        }
+        x.view_mut().row_mut(5)[cols / 2] = f32::NAN;
+        x.view_mut().row_mut(6)[cols / 3] = f32::NEG_INFINITY;
+        each(&mut x);
+    }
+}
+
+fn softmaxes(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
+    scores(|x| {
+        softmax(cpu, par, x.view_mut());
+        x.append_to(out);
+    });
+}
+
+fn log_softmaxes(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
+    scores(|x| {
+        log_softmax(cpu, par, x.view_mut());
+        x.append_to(out);
+    });
+}
+
+fn masked_softmaxes(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
+    for kind in 0..7 {
+        let mut rng = Random::new(5);
+        scores(|x| {
+            let (rows, cols) = (x.1, x.2);
+            let mut bias = Strided::random(rows, cols, &mut rng);
+            let hidden: Vec<bool> = (0..rows * cols).map(|_| rng.below(4) > 0).collect();
+            for i in 0..rows {
+                let row = bias.0[i * (cols + 3)..].iter_mut();
+                row.zip(&hidden[i * cols..][..cols]).for_each(|(b, &shown)| {
+                    if !shown {
+                        *b = f32::NEG_INFINITY;
+                    }
+                });
+            }
+            let visible = match kind {
+                0 => Visible::All,
+                1 => Visible::Range(cols / 3..cols - cols / 4),
+                2 => Visible::Diagonal(-2),
+                3 => Visible::Diagonal(cols as isize / 2),
+                4 => Visible::Columns(&hidden[..cols]),
+                5 => Visible::Each(Mat::new(&hidden, rows, cols)),
+                _ => Visible::Added(bias.view()),
+            };
+            masked_softmax(cpu, par, 0.35, visible, x.view_mut());
+            x.append_to(out);
+        });
+    }
+}
+
+/// For each width ordinary rows, rows with a large mean, huge and tiny ones, and a constant one.
+fn features(mut each: impl FnMut(&Strided, &Strided, &[f32], &[f32], usize)) {
+    let mut rng = Random::new(6);
+    for cols in WIDTHS.into_iter().chain([384]) {
+        let mut x = Strided::random(6, cols, &mut rng);
+        let mut residual = Strided::random(6, cols, &mut rng);
+        x.view_mut().row_mut(1).iter_mut().for_each(|x| *x += 1e4);
+        x.view_mut().row_mut(2).iter_mut().for_each(|x| *x *= 3e37);
+        x.view_mut().row_mut(3).iter_mut().for_each(|x| *x *= 1e-38);
+        residual.view_mut().row_mut(3).iter_mut().for_each(|x| *x *= 1e-38);
+        x.view_mut().row_mut(4).fill(0.3);
+        residual.view_mut().row_mut(4).fill(5.1);
+        x.view_mut().row_mut(5)[cols / 2] = f32::INFINITY;
+        let (gamma, beta) = (rng.vec(cols), rng.vec(cols));
+        each(&x, &residual, &gamma, &beta, cols);
+    }
+}
+
+fn layer_norms(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
+    features(|x, residual, gamma, beta, cols| {
+        for beta in [None, Some(beta)] {
+            let norm = LayerNorm { gamma, beta, epsilon: 1e-5 };
+            let [mut y, mut z, mut sum] = std::array::from_fn(|_| vec![f32::NAN; 6 * cols]);
+            layer_norm(cpu, par, &norm, x.view(), MatMut::new(&mut y, 6, cols));
+            let total = Some(MatMut::new(&mut sum, 6, cols));
+            let result = MatMut::new(&mut z, 6, cols);
+            add_layer_norm(cpu, par, &norm, x.view(), residual.view(), total, result);
+            [y, z, sum].into_iter().for_each(|part| out.extend(part));
+        }
+    });
+}
+
+fn rms_norms(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
+    features(|x, residual, gamma, _, cols| {
+        let norm = RmsNorm { gamma, epsilon: 1e-6 };
+        let [mut y, mut z, mut sum] = std::array::from_fn(|_| vec![f32::NAN; 6 * cols]);
+        rms_norm(cpu, par, &norm, x.view(), MatMut::new(&mut y, 6, cols));
+        let total = Some(MatMut::new(&mut sum, 6, cols));
+        let result = MatMut::new(&mut z, 6, cols);
+        add_rms_norm(cpu, par, &norm, x.view(), residual.view(), total, result);
+        [y, z, sum].into_iter().for_each(|part| out.extend(part));
+    });
+}
+
+fn attentions(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
+    let mut rng = Random::new(7);
+    for (heads, kv_heads, d_k, d_v) in [(1, 1, 1, 3), (4, 2, 17, 8), (2, 2, 32, 32), (3, 1, 5, 33)]
+    {
+        let scale = 1.0 / (d_k as f32).sqrt();
+        let shape = AttentionShape { heads, kv_heads, d_k, d_v, scale };
+        let segments = [
+            Segment::full(0..1, 0..70),
+            Segment::causal(1..20, 70..95),
+            Segment::causal(20..24, 95..97),
+            Segment::full(24..45, 97..130),
+        ];
+        let (t, s, longest) = (45, 130, 70);
+        let q = Strided::random(t, heads * d_k, &mut rng);
+        let k = Strided::random(s, kv_heads * d_k, &mut rng);
+        let v = Strided::random(s, kv_heads * d_v, &mut rng);
+        let keys: Vec<bool> = (0..s).map(|_| rng.below(5) > 0).collect();
+        let each: Vec<bool> = (0..heads * t * longest).map(|_| rng.below(5) > 0).collect();
+        let bias = Strided::random(t, longest, &mut rng);
+        let extent = AttentionExtent::of(&segments);
+        for kind in 0..8 {
+            let mask = Mask {
+                keys: (kind & 1 != 0).then_some(&keys),
+                visible: (kind & 2 != 0)
+                    .then(|| PerHead::Each(Mat::new(&each, heads * t, longest))),
+                bias: (kind & 4 != 0).then(|| PerHead::Shared(bias.view())),
+            };
+            let mut result = Strided::random(t, heads * d_v, &mut Random::new(8));
+            let mut scratch = Scratch::new(attention_scratch(cpu, par.threads(), &shape, extent));
+            let (q, k, v) = (q.view(), k.view(), v.view());
+            let stack = &mut scratch.stack();
+            attention(cpu, par, &shape, q, k, v, &segments, &mask, result.view_mut(), stack);
+            result.append_to(out);
+        }
+    }
+}
+
+fn embeddings(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
+    let mut rng = Random::new(9);
+    let words = Strided::random(50, 37, &mut rng);
+    let positions = Strided::random(40, 37, &mut rng);
+    let ids: Vec<u32> = (0..40).map(|_| rng.below(50) as u32).collect();
+    let places: Vec<u32> = (0..40).collect();
+    let lookups = [
+        Lookup { table: words.view(), ids: &ids, scale: 6.1 },
+        Lookup { table: positions.view(), ids: &places, scale: 1.0 },
+    ];
+    let mut x = Strided::random(40, 37, &mut rng);
+    embed(cpu, par, &lookups, x.view_mut());
+    x.append_to(out);
+}
