@@ -3,6 +3,7 @@
 pub(crate) mod marked;
 pub(crate) mod scalar;
 pub(crate) mod tiles;
+pub(crate) mod vector;
 
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod aarch64;

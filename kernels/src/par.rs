@@ -325,6 +325,30 @@ impl<'a> Par<'a> {
         });
     }
 
+    /// As [`Par::for_rows`] for two outputs of equally many rows: `work(first_row, block of a, block of b)`.
+    ///
+    /// # Panics
+    /// When the numbers of rows differ.
+    #[track_caller]
+    pub fn for_rows_of_two<A: Send, B: Send>(
+        self,
+        a: MatMut<'_, A>,
+        b: MatMut<'_, B>,
+        rows_per_chunk: usize,
+        work: &(dyn Fn(usize, MatMut<'_, A>, MatMut<'_, B>) + Sync),
+    ) {
+        assert_eq!(a.rows(), b.rows(), "two outputs of different numbers of rows");
+        let grain = rows_per_chunk.max(1);
+        let (a, b) = (RowBlocks::new(a), RowBlocks::new(b));
+        self.run(a.rows.div_ceil(grain), &|chunk, _| {
+            let first = chunk * grain;
+            let rows = grain.min(a.rows - first);
+            // SAFETY: each chunk index is run once, and the blocks of different chunks are disjoint.
+            let (a, b) = unsafe { (a.block(first, rows), b.block(first, rows)) };
+            work(first, a, b);
+        });
+    }
+
     /// Tickets for helpers that are neither at work nor already asked.
     fn ask_for_helpers(self) {
         let Some(Team { state, pool: Some(pool) }) = self.team else { return };

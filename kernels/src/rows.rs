@@ -7,6 +7,8 @@
 #![deny(unsafe_code)]
 
 pub mod activation;
+mod elementary;
+mod lanes;
 pub mod math;
 pub mod norm;
 pub mod softmax;

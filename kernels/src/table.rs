@@ -2,11 +2,18 @@
 
 use crate::arch;
 use crate::cpu::Isa;
+use crate::rows::activation::{self, Activation};
+use crate::rows::math::{self, Function};
+use crate::rows::norm::{self, Norm};
+use crate::rows::softmax::{self, Scores};
+use crate::view::{Mat, MatMut};
+use pulp::Simd;
 
 /// The kernels of one instruction set, and the tile shapes they work in.
 pub(crate) struct Table {
     pub(crate) isa: Isa,
     pub(crate) gemm: GemmKernels,
+    pub(crate) rows: RowKernels,
 }
 
 /// A block of a matrix product:
@@ -80,6 +87,74 @@ pub(crate) struct GemmKernels {
     pub(crate) pack_rows: PackRows,
 }
 
+/// The row kernels of one instruction set: `rows/` compiled for it. The functions there say what they do.
+pub(crate) struct RowKernels {
+    pub(crate) math: fn(Function, MatMut<'_>),
+    pub(crate) activate: fn(Activation, MatMut<'_>),
+    pub(crate) softmax: fn(MatMut<'_>),
+    pub(crate) log_softmax: fn(MatMut<'_>),
+    pub(crate) masked_softmax: fn(&Scores<'_>, &mut [f32]),
+    pub(crate) exp_scores: fn(&Scores<'_>, &mut [f32]) -> f32,
+    pub(crate) norm: fn(&Norm<'_>, Mat<'_>, Option<Mat<'_>>, Option<MatMut<'_>>, MatMut<'_>),
+}
+
+/// The row kernels in 32 lanes = `$registers` registers of the instruction set that `$token` proves.
+macro_rules! row_kernels {
+    ($registers:literal, $token:expr) => {
+        RowKernels {
+            math: |function, x| {
+                let simd = $token;
+                simd.vectorize(
+                    #[inline(always)]
+                    || math::kernel(simd, function, x),
+                );
+            },
+            activate: |activation, x| {
+                let simd = $token;
+                simd.vectorize(
+                    #[inline(always)]
+                    || activation::kernel(simd, activation, x),
+                );
+            },
+            softmax: |x| {
+                let simd = $token;
+                simd.vectorize(
+                    #[inline(always)]
+                    || softmax::softmax_kernel::<_, $registers>(simd, x),
+                );
+            },
+            log_softmax: |x| {
+                let simd = $token;
+                simd.vectorize(
+                    #[inline(always)]
+                    || softmax::log_softmax_kernel::<_, $registers>(simd, x),
+                );
+            },
+            masked_softmax: |scores, row| {
+                let simd = $token;
+                simd.vectorize(
+                    #[inline(always)]
+                    || softmax::masked_softmax_kernel::<_, $registers>(simd, scores, row),
+                );
+            },
+            exp_scores: |scores, row| {
+                let simd = $token;
+                simd.vectorize(
+                    #[inline(always)]
+                    || softmax::exp_scores_kernel::<_, $registers>(simd, scores, row),
+                )
+            },
+            norm: |norm, x, residual, sum, out| {
+                let simd = $token;
+                simd.vectorize(
+                    #[inline(always)]
+                    || norm::kernel::<_, $registers>(simd, norm, x, residual, sum, out),
+                );
+            },
+        }
+    };
+}
+
 static SCALAR: Table = Table {
     isa: Isa::Scalar,
     gemm: GemmKernels {
@@ -89,7 +164,11 @@ static SCALAR: Table = Table {
         marked: arch::scalar::marked::f32_gemm_marked_scalar,
         pack_rows: arch::scalar::pack::f32_pack_rows_scalar,
     },
+    rows: row_kernels!(32, pulp::Scalar),
 };
+
+// SAFETY, for the tokens below: this table is handed out by `for_isa` alone, once the processor has been
+// asked for the instruction set.
 
 #[cfg(target_arch = "x86_64")]
 static AVX2: Table = {
@@ -99,6 +178,8 @@ static AVX2: Table = {
     Table {
         isa: Isa::Avx2,
         gemm: GemmKernels { mr: MR, nr: NR, tile: f32_gemm_6x16_avx2, marked, pack_rows },
+        // SAFETY: as above.
+        rows: row_kernels!(4, unsafe { pulp::x86::V3::new_unchecked() }),
     }
 };
 
@@ -110,6 +191,8 @@ static AVX512: Table = {
     Table {
         isa: Isa::Avx512,
         gemm: GemmKernels { mr: MR, nr: NR, tile: f32_gemm_6x64_avx512, marked, pack_rows },
+        // SAFETY: as above.
+        rows: row_kernels!(2, unsafe { pulp::x86::V4::new_unchecked() }),
     }
 };
 
@@ -121,6 +204,8 @@ static NEON: Table = {
     Table {
         isa: Isa::Neon,
         gemm: GemmKernels { mr: MR, nr: NR, tile: f32_gemm_8x8_neon, marked, pack_rows },
+        // SAFETY: as above.
+        rows: row_kernels!(8, unsafe { pulp::aarch64::Neon::new_unchecked() }),
     }
 };
 
@@ -134,7 +219,7 @@ pub(crate) fn for_isa(isa: Isa) -> Option<&'static Table> {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => pulp::x86::V4::try_new().map(|_| &AVX512),
         #[cfg(target_arch = "aarch64")]
-        Isa::Neon => std::arch::is_aarch64_feature_detected!("neon").then_some(&NEON),
+        Isa::Neon => pulp::aarch64::Neon::try_new().map(|_| &NEON),
         _ => None,
     }
 }

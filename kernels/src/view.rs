@@ -207,6 +207,12 @@ impl<'a, T> MatMut<'a, T> {
         &mut self.data[i * self.stride..][..self.cols]
     }
 
+    /// All elements in one slice, when the rows lie back to back.
+    pub(crate) fn as_contiguous(&mut self) -> Option<&mut [T]> {
+        let back_to_back = self.stride == self.cols || self.rows == 1;
+        back_to_back.then(|| &mut self.data[..self.rows * self.cols])
+    }
+
     /// The rows in `range`, as a view of the same columns.
     ///
     /// # Panics

@@ -2,6 +2,7 @@
 
 pub(crate) mod avx2;
 pub(crate) mod avx512;
+pub(crate) mod vector;
 
 /// Asks for a cache line to be brought into the second-level cache. Any address may be named.
 #[inline(always)]

@@ -1,63 +1,66 @@
 //! Activation functions.
 
+use super::{elementary, for_rows, lanes};
 use crate::arch::FloatMode;
+use crate::arch::vector::Vector;
 use crate::cpu::Cpu;
 use crate::par::Par;
-use crate::rows::for_rows;
 use crate::view::MatMut;
 
 /// The non-linearity between the two products of a feed-forward layer.
+///
+/// All are finite for every finite x, NaN for NaN, and at −∞ and +∞ what their limits are: −0 (ReLU: +0)
+/// and +∞.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Activation {
     /// x.
     #[default]
     Identity,
-    /// max(x, 0); NaN stays NaN, −0 becomes +0.
+    /// max(x, 0); −0 becomes +0. Exact. ("Attention Is All You Need", §3.3.)
     Relu,
-    /// x·Φ(x) = x/2·(1 + erf(x/√2)).
+    /// x·Φ(x) = x/2·(1 + erf(x/√2)). (Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016.)
     GeluErf,
-    /// x/2·(1 + tanh(√(2/π)·(x + 0.044715·x³))).
+    /// x/2·(1 + tanh(√(2/π)·(x + 0.044715·x³))): the same paper's approximation, a function of its own.
     GeluTanh,
-    /// x·σ(1.702·x).
+    /// x·σ(1.702·x): the same paper's coarser approximation.
     GeluQuick,
-    /// x·σ(x) = x/(1 + e⁻ˣ).
+    /// x·σ(x) = x/(1 + e⁻ˣ), also called swish.
     Silu,
 }
 
-/// Applies `activation` to every element of `x`, in place.
+/// x ← activation(x) for every element.
+///
+/// Error of the smooth ones: ≤ 4 ulp for x ≥ −1, ≤ (4 + 3·v) ulp below, v being the magnitude of the
+/// exponential's argument (x²/2 for the erf form, else the argument of σ). Far out on the negative side,
+/// where the function is about to vanish, it does so a little early: 4e-12 of the erf form below
+/// x = −5.3, 1e-36 of the others where v > 87 is lost. One pass.
 pub fn activate(cpu: Cpu, par: Par<'_>, activation: Activation, x: MatMut<'_>) {
     let _mode = FloatMode::default_scope();
-    for_rows(par, x, &|_, block| activate_block(cpu, activation, block));
+    if activation != Activation::Identity {
+        for_rows(par, x, &|_, block| activate_block(cpu, activation, block));
+    }
 }
 
 /// [`activate`] on this thread, which is in the default floating-point mode already.
-pub(crate) fn activate_block(_cpu: Cpu, activation: Activation, mut x: MatMut<'_>) {
-    let f = |x: f64| match activation {
-        Activation::Identity => x,
-        Activation::Relu => {
-            if x <= 0.0 {
-                0.0
-            } else {
-                x
-            }
-        }
-        _ if x == f64::NEG_INFINITY => -0.0,
-        Activation::GeluErf => 0.5 * x * libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2),
-        Activation::GeluTanh => {
-            let u = (std::f64::consts::FRAC_2_PI).sqrt() * (x + 0.044715 * x * x * x);
-            x / (1.0 + libm::exp(-2.0 * u))
-        }
-        Activation::GeluQuick => x / (1.0 + libm::exp(-1.702 * x)),
-        Activation::Silu => x / (1.0 + libm::exp(-x)),
-    };
-    for i in 0..x.rows() {
-        x.row_mut(i).iter_mut().for_each(|x| *x = f(f64::from(*x)) as f32);
-    }
+pub(crate) fn activate_block(cpu: Cpu, activation: Activation, x: MatMut<'_>) {
+    (cpu.table.rows.activate)(activation, x);
 }
 
 /// [`activate_block`] on one row, or a part of one.
 pub(crate) fn activate_row(cpu: Cpu, activation: Activation, row: &mut [f32]) {
     let cols = row.len();
     activate_block(cpu, activation, MatMut::new(row, 1, cols));
+}
+
+#[inline(always)]
+pub(crate) fn kernel<S: Vector>(simd: S, activation: Activation, x: MatMut<'_>) {
+    match activation {
+        Activation::Identity => {}
+        Activation::Relu => lanes::map(simd, x, elementary::relu),
+        Activation::GeluErf => lanes::map(simd, x, elementary::gelu_erf),
+        Activation::GeluTanh => lanes::map(simd, x, elementary::gelu_tanh),
+        Activation::GeluQuick => lanes::map(simd, x, elementary::gelu_quick),
+        Activation::Silu => lanes::map(simd, x, elementary::silu),
+    }
 }

@@ -1,11 +1,23 @@
-//! Normalisation over the features of each row.
+//! Normalisation over the features of each row, also of a sum of two matrices.
+//!
+//! LayerNorm's variance is taken by the corrected two-pass method: with a first mean µ₁ = Σx/d, its
+//! own rounding error r = Σ(x − µ₁)/d is removed from every deviation D = (x − µ₁) − r before the squares
+//! are summed. A constant row then has D = 0 exactly, and a large mean costs no digits. (Chan, Golub and LeVeque,
+//! "Algorithms for computing the sample variance", 1983; never E[x²] − µ².)
+//!
+//! When squares overflow, a row of finite numbers is done once more after an exact multiplication
+//! by 2⁻⁸⁰; other rows are not affected.
 
+use super::lanes::{LANES, Lanes, blocks, blocks_mut, map_row};
+use super::rows_per_chunk;
 use crate::arch::FloatMode;
+use crate::arch::vector::Vector;
 use crate::cpu::Cpu;
 use crate::par::Par;
 use crate::view::{Mat, MatMut};
 
 /// Layer normalisation: y = (x − µ)/√(σ² + ε)·γ + β over the features of a row, with the biased variance.
+/// (Ba, Kiros and Hinton, "Layer Normalization", 2016; "Attention Is All You Need", §3.1.)
 #[derive(Clone, Copy, Debug)]
 pub struct LayerNorm<'a> {
     /// γ, one per feature.
@@ -17,6 +29,7 @@ pub struct LayerNorm<'a> {
 }
 
 /// Root-mean-square normalisation: y = x/√(mean(x²) + ε)·γ over the features of a row.
+/// (Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.)
 #[derive(Clone, Copy, Debug)]
 pub struct RmsNorm<'a> {
     /// γ, one per feature.
@@ -25,85 +38,352 @@ pub struct RmsNorm<'a> {
     pub epsilon: f32,
 }
 
+/// Either norm, as the kernels see it.
+#[derive(Clone, Copy)]
+pub(crate) struct Norm<'a> {
+    /// Subtract the mean.
+    centred: bool,
+    gamma: &'a [f32],
+    beta: Option<&'a [f32]>,
+    epsilon: f32,
+}
+
+impl<'a> From<&LayerNorm<'a>> for Norm<'a> {
+    fn from(norm: &LayerNorm<'a>) -> Norm<'a> {
+        let LayerNorm { gamma, beta, epsilon } = *norm;
+        Norm { centred: true, gamma, beta, epsilon }
+    }
+}
+
+impl<'a> From<&RmsNorm<'a>> for Norm<'a> {
+    fn from(norm: &RmsNorm<'a>) -> Norm<'a> {
+        let RmsNorm { gamma, epsilon } = *norm;
+        Norm { centred: false, gamma, beta: None, epsilon }
+    }
+}
+
+/// out ← LayerNorm(x), row by row.
+///
+/// Error ≤ (d/32 + 20)·u·(|x̂·γ| + |β|) + 4·u·|x|max/√(σ² + ε)·|γ| elementwise, x̂ the normalised value,
+/// u = 2⁻²⁴: the last term is what the rounding of x itself costs. A constant row gives exactly β; a NaN or ∞ makes its own row NaN.
+/// O(rows·d), four passes over a row in the nearest cache.
+///
+/// # Panics
+/// When shapes differ, γ or β is not as long as a row, or ε is not positive and finite.
 #[track_caller]
-fn run(
-    x: Mat<'_>,
-    residual: Option<Mat<'_>>,
-    mut sum: Option<MatMut<'_>>,
-    mut out: MatMut<'_>,
-    norm: &dyn Fn(&mut [f32]),
-) {
-    let _mode = FloatMode::default_scope();
-    for i in 0..out.rows() {
-        let row = out.row_mut(i);
-        row.copy_from_slice(x.row(i));
-        if let Some(residual) = residual {
-            row.iter_mut().zip(residual.row(i)).for_each(|(x, r)| *x += r);
-        }
-        if let Some(sum) = &mut sum {
-            sum.row_mut(i).copy_from_slice(row);
-        }
-        norm(row);
-    }
+pub fn layer_norm(cpu: Cpu, par: Par<'_>, norm: &LayerNorm<'_>, x: Mat<'_>, out: MatMut<'_>) {
+    run(cpu, par, norm.into(), x, None, None, out);
 }
 
-fn layer(norm: &LayerNorm<'_>, row: &mut [f32]) {
-    let d = row.len() as f64;
-    let mean = row.iter().map(|&x| f64::from(x)).sum::<f64>() / d;
-    let variance = row.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / d;
-    let inverse = 1.0 / (variance + f64::from(norm.epsilon)).sqrt();
-    for (j, x) in row.iter_mut().enumerate() {
-        let beta = norm.beta.map_or(0.0, |beta| beta[j]);
-        let y = (f64::from(*x) - mean) * inverse * f64::from(norm.gamma[j]) + f64::from(beta);
-        *x = y as f32;
-    }
-}
-
-fn rms(norm: &RmsNorm<'_>, row: &mut [f32]) {
-    let mean = row.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / row.len() as f64;
-    let inverse = 1.0 / (mean + f64::from(norm.epsilon)).sqrt();
-    for (x, &gamma) in row.iter_mut().zip(norm.gamma) {
-        *x = (f64::from(*x) * inverse * f64::from(gamma)) as f32;
-    }
-}
-
-/// Layer normalisation of every row.
-#[track_caller]
-pub fn layer_norm(_: Cpu, _: Par<'_>, norm: &LayerNorm<'_>, x: Mat<'_>, out: MatMut<'_>) {
-    run(x, None, None, out, &|row| layer(norm, row));
-}
-
-/// Layer normalisation of x + residual; the sum, rounded to f32, is written to `sum` when asked for.
+/// out ← LayerNorm(x + residual); the sum, rounded to f32, is also written to `sum` when asked for.
+///
+/// The same bits as adding first and then calling [`layer_norm`]; its error bound holds for the rounded sum.
+///
+/// # Panics
+/// As [`layer_norm`].
 #[track_caller]
 pub fn add_layer_norm(
-    _: Cpu,
-    _: Par<'_>,
+    cpu: Cpu,
+    par: Par<'_>,
     norm: &LayerNorm<'_>,
     x: Mat<'_>,
     residual: Mat<'_>,
     sum: Option<MatMut<'_>>,
     out: MatMut<'_>,
 ) {
-    run(x, Some(residual), sum, out, &|row| layer(norm, row));
+    run(cpu, par, norm.into(), x, Some(residual), sum, out);
 }
 
-/// Root-mean-square normalisation of every row.
+/// out ← RMSNorm(x), row by row.
+///
+/// Error ≤ (d/64 + 6)·u relative to each element. A NaN or ∞ makes its own row NaN. O(rows·d).
+///
+/// # Panics
+/// As [`layer_norm`].
 #[track_caller]
-pub fn rms_norm(_: Cpu, _: Par<'_>, norm: &RmsNorm<'_>, x: Mat<'_>, out: MatMut<'_>) {
-    run(x, None, None, out, &|row| rms(norm, row));
+pub fn rms_norm(cpu: Cpu, par: Par<'_>, norm: &RmsNorm<'_>, x: Mat<'_>, out: MatMut<'_>) {
+    run(cpu, par, norm.into(), x, None, None, out);
 }
 
-/// Root-mean-square normalisation of x + residual; the sum, rounded to f32, is written to `sum` when
-/// asked for.
+/// out ← RMSNorm(x + residual); the sum, rounded to f32, is also written to `sum` when asked for.
+///
+/// The same bits as adding first and then calling [`rms_norm`].
+///
+/// # Panics
+/// As [`layer_norm`].
 #[track_caller]
 pub fn add_rms_norm(
-    _: Cpu,
-    _: Par<'_>,
+    cpu: Cpu,
+    par: Par<'_>,
     norm: &RmsNorm<'_>,
     x: Mat<'_>,
     residual: Mat<'_>,
     sum: Option<MatMut<'_>>,
     out: MatMut<'_>,
 ) {
-    run(x, Some(residual), sum, out, &|row| rms(norm, row));
+    run(cpu, par, norm.into(), x, Some(residual), sum, out);
+}
+
+#[track_caller]
+fn run(
+    cpu: Cpu,
+    par: Par<'_>,
+    norm: Norm<'_>,
+    x: Mat<'_>,
+    residual: Option<Mat<'_>>,
+    sum: Option<MatMut<'_>>,
+    out: MatMut<'_>,
+) {
+    let _mode = FloatMode::default_scope();
+    let (rows, cols) = (out.rows(), out.cols());
+    let shapes = [
+        Some((x.rows(), x.cols())),
+        residual.map(|residual| (residual.rows(), residual.cols())),
+        sum.as_ref().map(|sum| (sum.rows(), sum.cols())),
+    ];
+    assert!(
+        shapes.iter().flatten().all(|&shape| shape == (rows, cols)),
+        "norm of [x, residual, sum] {shapes:?} into {rows}×{cols}"
+    );
+    let (gamma, beta) = (norm.gamma.len(), norm.beta.map_or(cols, <[f32]>::len));
+    assert!(
+        gamma == cols && beta == cols,
+        "γ of {gamma} and β of {beta} values for rows of {cols}"
+    );
+    assert!(
+        norm.epsilon > 0.0 && norm.epsilon.is_finite(),
+        "ε = {} is not positive and finite",
+        norm.epsilon
+    );
+    let grain = rows_per_chunk(cols);
+    let kernel = cpu.table.rows.norm;
+    match sum {
+        None if par.threads() == 1 || rows <= grain => kernel(&norm, x, residual, None, out),
+        None => par.for_rows(out, grain, &|first, out| {
+            let rows = first..first + out.rows();
+            let residual = residual.map(|residual| residual.rows_range(rows.clone()));
+            kernel(&norm, x.rows_range(rows), residual, None, out);
+        }),
+        Some(sum) if par.threads() == 1 || rows <= grain => {
+            kernel(&norm, x, residual, Some(sum), out);
+        }
+        Some(sum) => par.for_rows_of_two(sum, out, grain, &|first, sum, out| {
+            let rows = first..first + out.rows();
+            let residual = residual.map(|residual| residual.rows_range(rows.clone()));
+            kernel(&norm, x.rows_range(rows), residual, Some(sum), out);
+        }),
+    }
+}
+
+#[inline(always)]
+pub(crate) fn kernel<S: Vector, const R: usize>(
+    simd: S,
+    norm: &Norm<'_>,
+    x: Mat<'_>,
+    residual: Option<Mat<'_>>,
+    mut sum: Option<MatMut<'_>>,
+    mut out: MatMut<'_>,
+) {
+    for i in 0..out.rows() {
+        let x = x.row(i);
+        let out = out.row_mut(i);
+        match (residual, sum.as_mut()) {
+            (None, None) => row::<S, R>(simd, norm, Some(x), out),
+            (None, Some(sum)) => {
+                sum.row_mut(i).copy_from_slice(x);
+                row::<S, R>(simd, norm, Some(x), out);
+            }
+            (Some(residual), None) => {
+                add(simd, x, residual.row(i), out);
+                row::<S, R>(simd, norm, None, out);
+            }
+            (Some(residual), Some(sum)) => {
+                let sum = sum.row_mut(i);
+                add(simd, x, residual.row(i), sum);
+                row::<S, R>(simd, norm, Some(sum), out);
+            }
+        }
+    }
+}
+
+/// sum ← a + b.
+#[inline(always)]
+fn add<S: Vector>(simd: S, a: &[f32], b: &[f32], sum: &mut [f32]) {
+    let (a, a_rest) = S::as_simd_f32s(a);
+    let (b, b_rest) = S::as_simd_f32s(b);
+    let (sum, sum_rest) = S::as_mut_simd_f32s(sum);
+    for ((sum, &a), &b) in sum.iter_mut().zip(a).zip(b) {
+        *sum = simd.add_f32s(a, b);
+    }
+    if !sum_rest.is_empty() {
+        let end = sum_rest.len() as isize;
+        let total = simd.add_f32s(simd.load(a_rest, 0, end), simd.load(b_rest, 0, end));
+        simd.store(sum_rest, 0, end, total);
+    }
+}
+
+/// What normalises a row: y = ((x − mean) − correction)·inverse·γ + β.
+#[derive(Clone, Copy)]
+struct Moments {
+    mean: f32,
+    correction: f32,
+    inverse: f32,
+}
+
+/// One row: from `x`, or from what `out` holds.
+#[inline(always)]
+fn row<S: Vector, const R: usize>(simd: S, norm: &Norm<'_>, x: Option<&[f32]>, out: &mut [f32]) {
+    let (mut moments, square) = moments::<S, R>(simd, norm, x.unwrap_or(out), norm.epsilon);
+    if square.is_finite() {
+        return match x {
+            Some(x) => apply::<S, R, true>(simd, norm, moments, x, out),
+            None => apply::<S, R, false>(simd, norm, moments, &[], out),
+        };
+    }
+    // The squares, or the sum, left the range of f32; or the row holds a NaN or ∞.
+    if let Some(x) = x {
+        out.copy_from_slice(x);
+    }
+    let finite = out.iter().all(|x| x.is_finite());
+    let down = simd.splat_f32s(SHRINK);
+    map_row(simd, out, |simd, x| simd.mul_f32s(x, down));
+    // ε·2⁻¹⁶⁰ would vanish beside squares of this size; a constant row has D = 0 whatever the factor.
+    let square;
+    (moments, square) = self::moments::<S, R>(simd, norm, out, 0.0);
+    if !finite {
+        moments.inverse = f32::NAN;
+    } else if square == 0.0 {
+        moments.inverse = 0.0;
+    }
+    apply::<S, R, false>(simd, norm, moments, &[], out);
+}
+
+/// 2⁻⁸⁰: squares of the largest f32 become about 10²⁹, those that overflowed before stay above 10⁻¹².
+const SHRINK: f32 = 8.271806e-25;
+
+/// The moments of a row, and the mean square that went into them.
+#[inline(always)]
+fn moments<S: Vector, const R: usize>(
+    simd: S,
+    norm: &Norm<'_>,
+    x: &[f32],
+    epsilon: f32,
+) -> (Moments, f32) {
+    let d = x.len() as f32;
+    let (mut mean, mut correction) = (0.0, 0.0);
+    if norm.centred {
+        mean = total::<S, R>(simd, x, |sum, x| simd.add_f32s(sum, x)) / d;
+        let m = simd.splat_f32s(mean);
+        let lost = |sum, x| simd.add_f32s(sum, simd.sub_f32s(x, m));
+        correction = total::<S, R>(simd, x, lost) / d;
+    }
+    let (m, r) = (simd.splat_f32s(mean), simd.splat_f32s(correction));
+    let square = if norm.centred {
+        total::<S, R>(simd, x, |sum, x| {
+            let deviation = simd.sub_f32s(simd.sub_f32s(x, m), r);
+            simd.mul_add_f32s(deviation, deviation, sum)
+        })
+    } else {
+        total::<S, R>(simd, x, |sum, x| simd.mul_add_f32s(x, x, sum))
+    } / d;
+    (Moments { mean, correction, inverse: 1.0 / (square + epsilon).sqrt() }, square)
+}
+
+/// `step` over the elements in their lanes, folded; lanes that the last block lacks keep their sum.
+#[inline(always)]
+fn total<S: Vector, const R: usize>(
+    simd: S,
+    x: &[f32],
+    step: impl Fn(S::f32s, S::f32s) -> S::f32s,
+) -> f32 {
+    let (blocks, rest) = blocks::<S, R>(x);
+    let mut sum = Lanes::<S, R>::splat(simd, 0.0);
+    for block in blocks {
+        for r in 0..R {
+            sum.0[r] = step(sum.0[r], block[r]);
+        }
+    }
+    for r in 0..R {
+        let at = r * S::F32_LANES;
+        if at < rest.len() {
+            let rest = &rest[at..];
+            let end = rest.len() as isize;
+            let next = step(sum.0[r], simd.load(rest, 0, end));
+            sum.0[r] = simd.select_f32s(simd.lanes(0, end), next, sum.0[r]);
+        }
+    }
+    sum.sum(simd)
+}
+
+/// Writes the normalised row, from `x` or (without `FROM_X`) in place.
+#[inline(always)]
+fn apply<S: Vector, const R: usize, const FROM_X: bool>(
+    simd: S,
+    norm: &Norm<'_>,
+    moments: Moments,
+    x: &[f32],
+    out: &mut [f32],
+) {
+    match (norm.centred, norm.beta) {
+        (true, Some(beta)) => {
+            let (mean, correction) =
+                (simd.splat_f32s(moments.mean), simd.splat_f32s(moments.correction));
+            let inverse = simd.splat_f32s(moments.inverse);
+            write::<S, R, FROM_X, true>(simd, x, norm.gamma, beta, out, |x, gamma, beta| {
+                let d = simd.sub_f32s(simd.sub_f32s(x, mean), correction);
+                simd.mul_add_f32s(simd.mul_f32s(d, inverse), gamma, beta)
+            });
+        }
+        (true, None) => {
+            let (mean, correction) =
+                (simd.splat_f32s(moments.mean), simd.splat_f32s(moments.correction));
+            let inverse = simd.splat_f32s(moments.inverse);
+            write::<S, R, FROM_X, false>(simd, x, norm.gamma, &[], out, |x, gamma, _| {
+                let d = simd.sub_f32s(simd.sub_f32s(x, mean), correction);
+                simd.mul_f32s(simd.mul_f32s(d, inverse), gamma)
+            });
+        }
+        (false, _) => {
+            let inverse = simd.splat_f32s(moments.inverse);
+            write::<S, R, FROM_X, false>(simd, x, norm.gamma, &[], out, |x, gamma, _| {
+                simd.mul_f32s(simd.mul_f32s(x, inverse), gamma)
+            });
+        }
+    }
+}
+
+/// out ← f(x or out, γ, β or 0).
+#[inline(always)]
+fn write<S: Vector, const R: usize, const FROM_X: bool, const BETA: bool>(
+    simd: S,
+    x: &[f32],
+    gamma: &[f32],
+    beta: &[f32],
+    out: &mut [f32],
+    f: impl Fn(S::f32s, S::f32s, S::f32s) -> S::f32s,
+) {
+    let (gammas, gamma_rest) = blocks::<S, R>(gamma);
+    let (betas, beta_rest) = blocks::<S, R>(beta);
+    let (xs, x_rest) = blocks::<S, R>(x);
+    let (outs, out_rest) = blocks_mut::<S, R>(out);
+    let zero = simd.splat_f32s(0.0);
+    for (i, (out, gamma)) in outs.iter_mut().zip(gammas).enumerate() {
+        let x = if FROM_X { xs[i] } else { *out };
+        for r in 0..R {
+            out[r] = f(x[r], gamma[r], if BETA { betas[i][r] } else { zero });
+        }
+    }
+    let width = S::F32_LANES;
+    for at in (0..out_rest.len()).step_by(width) {
+        let end = (out_rest.len() - at) as isize;
+        let x = if FROM_X {
+            simd.load(&x_rest[at..], 0, end)
+        } else {
+            simd.load(&out_rest[at..], 0, end)
+        };
+        let gamma = simd.load(&gamma_rest[at..], 0, end);
+        let beta = if BETA { simd.load(&beta_rest[at..], 0, end) } else { zero };
+        simd.store(&mut out_rest[at..], 0, end, f(x, gamma, beta));
+    }
+    const { assert!(LANES == R * S::F32_LANES) };
 }

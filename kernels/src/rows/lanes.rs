@@ -1,0 +1,93 @@
+//! The 32 virtual lanes: sums and maxima over a row with the same bits on every instruction set.
+
+use crate::arch::vector::Vector;
+use crate::view::MatMut;
+
+/// Virtual lanes of a reduction: element i of a row belongs to lane i mod 32.
+pub(crate) const LANES: usize = 32;
+
+/// 32 lanes in R registers.
+#[derive(Clone, Copy)]
+pub(super) struct Lanes<S: Vector, const R: usize>(pub(super) [S::f32s; R]);
+
+impl<S: Vector, const R: usize> Lanes<S, R> {
+    const WIDTH: usize = S::F32_LANES;
+
+    #[inline(always)]
+    pub(super) fn splat(simd: S, value: f32) -> Self {
+        const { assert!(R * Self::WIDTH == LANES) };
+        Lanes([simd.splat_f32s(value); R])
+    }
+
+    /// The sum of all lanes: lane i with i + 16, then 8, 4, 2, 1.
+    #[inline(always)]
+    pub(super) fn sum(self, simd: S) -> f32 {
+        let mut lanes = self.0;
+        let mut width = R;
+        while width > 1 {
+            width /= 2;
+            for r in 0..width {
+                lanes[r] = simd.add_f32s(lanes[r], lanes[r + width]);
+            }
+        }
+        simd.fold_sum(lanes[0])
+    }
+
+    /// The largest lane, in the same order; lanes never hold NaN.
+    #[inline(always)]
+    pub(super) fn largest(self, simd: S) -> f32 {
+        let mut lanes = self.0;
+        let mut width = R;
+        while width > 1 {
+            width /= 2;
+            for r in 0..width {
+                lanes[r] = simd.larger(lanes[r], lanes[r + width]);
+            }
+        }
+        simd.fold_larger(lanes[0])
+    }
+}
+
+/// The whole blocks of 32 elements of a row, and the rest.
+#[inline(always)]
+pub(super) fn blocks<S: Vector, const R: usize>(row: &[f32]) -> (&[[S::f32s; R]], &[f32]) {
+    let (registers, _) = S::as_simd_f32s(row);
+    let (blocks, _) = pulp::as_arrays::<R, _>(registers);
+    (blocks, &row[blocks.len() * LANES..])
+}
+
+/// As [`blocks`], writable.
+#[inline(always)]
+pub(super) fn blocks_mut<S: Vector, const R: usize>(
+    row: &mut [f32],
+) -> (&mut [[S::f32s; R]], &mut [f32]) {
+    let (whole, rest) = row.split_at_mut(row.len() / LANES * LANES);
+    let (registers, _) = S::as_mut_simd_f32s(whole);
+    let (blocks, _) = pulp::as_arrays_mut::<R, _>(registers);
+    (blocks, rest)
+}
+
+/// `f` of every element, in place.
+#[inline(always)]
+pub(super) fn map<S: Vector>(simd: S, x: MatMut<'_>, f: impl Fn(S, S::f32s) -> S::f32s) {
+    let mut x = x;
+    if let Some(all) = x.as_contiguous() {
+        return map_row(simd, all, f);
+    }
+    for i in 0..x.rows() {
+        map_row(simd, x.row_mut(i), &f);
+    }
+}
+
+#[inline(always)]
+pub(super) fn map_row<S: Vector>(simd: S, row: &mut [f32], f: impl Fn(S, S::f32s) -> S::f32s) {
+    let (registers, rest) = S::as_mut_simd_f32s(row);
+    for x in registers {
+        *x = f(simd, *x);
+    }
+    if !rest.is_empty() {
+        let end = rest.len() as isize;
+        let y = f(simd, simd.load(rest, 0, end));
+        simd.store(rest, 0, end, y);
+    }
+}
