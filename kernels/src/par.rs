@@ -330,6 +330,7 @@ impl<'a> Par<'a> {
     /// # Panics
     /// When the numbers of rows differ.
     #[track_caller]
+    #[allow(clippy::type_complexity)]
     pub fn for_rows_of_two<A: Send, B: Send>(
         self,
         a: MatMut<'_, A>,

@@ -5,6 +5,8 @@
 //! lane and folded by halves, so the bits of a result depend on the row alone: not on the
 //! instruction set, the alignment, the stride, the neighbours or the number of threads.
 #![deny(unsafe_code)]
+// Registers of several vectors are walked in step.
+#![allow(clippy::needless_range_loop)]
 
 pub mod activation;
 mod elementary;
