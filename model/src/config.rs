@@ -200,6 +200,10 @@ impl Config {
             if size == 0 {
                 return Err(fields.wrong(name, "must not be 0"));
             }
+            // Ids, positions and sums of a few sizes then fit their types on every machine.
+            if size > u32::MAX as usize {
+                return Err(fields.wrong(name, &format!("{size} is beyond any model")));
+            }
         }
         if !self.d_model.is_multiple_of(self.heads) {
             let problem = format!("{} heads do not divide {}", self.heads, self.d_model);

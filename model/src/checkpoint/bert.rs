@@ -148,7 +148,8 @@ impl Names {
     }
 
     fn mlm_bias(&self, has: impl Fn(&str) -> bool) -> &'static str {
-        if has(self.mlm_bias[0]) { self.mlm_bias[0] } else { self.mlm_bias[1] }
+        let [first, second] = self.mlm_bias;
+        if has(second) && !has(first) { second } else { first }
     }
 }
 

@@ -1,0 +1,252 @@
+//! Small seeded checkpoints of every family, made in memory, and damaged at will.
+#![allow(dead_code, reason = "each test target uses a part")]
+
+use headrow::Config;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+
+/// SplitMix64.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    pub(crate) fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+
+    /// In −1 … 1.
+    pub(crate) fn unit(&mut self) -> f32 {
+        (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
+    }
+}
+
+/// A tensor as it will be written.
+#[derive(Clone)]
+pub(crate) struct Tensor {
+    pub(crate) name: String,
+    pub(crate) dtype: &'static str,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) data: Vec<u8>,
+}
+
+/// A folder in memory.
+#[derive(Clone)]
+pub(crate) struct Tiny {
+    pub(crate) config: Value,
+    pub(crate) tensors: Vec<Tensor>,
+}
+
+pub(crate) const FAMILIES: [&str; 3] = ["bert", "roberta", "distilbert"];
+pub(crate) const D: usize = 24;
+pub(crate) const D_FF: usize = 40;
+pub(crate) const V: usize = 50;
+pub(crate) const POSITIONS: usize = 34;
+pub(crate) const LAYERS: usize = 2;
+
+impl Tiny {
+    /// `bert`, `roberta` or `distilbert`, with its pooler, masked language model and, for BERT, the
+    /// next-sentence head.
+    pub(crate) fn new(family: &str) -> Tiny {
+        let config = match family {
+            "distilbert" => json!({
+                "model_type": family, "vocab_size": V, "dim": D, "n_layers": LAYERS, "n_heads": 3,
+                "hidden_dim": D_FF, "max_position_embeddings": POSITIONS, "activation": "gelu",
+            }),
+            _ => json!({
+                "model_type": family, "vocab_size": V, "hidden_size": D,
+                "num_hidden_layers": LAYERS, "num_attention_heads": 3, "intermediate_size": D_FF,
+                "max_position_embeddings": POSITIONS, "hidden_act": "gelu",
+                "type_vocab_size": if family == "bert" { 2 } else { 1 },
+                "layer_norm_eps": 1e-5, "pad_token_id": if family == "bert" { 0 } else { 1 },
+            }),
+        };
+        let mut tiny = Tiny { config, tensors: Vec::new() };
+        let mut random = Random(7);
+        tiny.add_encoder(family, &mut random);
+        match family {
+            "bert" => {
+                tiny.linear("bert.pooler.dense", D, D, &mut random);
+                tiny.linear("cls.predictions.transform.dense", D, D, &mut random);
+                tiny.norm("cls.predictions.transform.LayerNorm", &mut random);
+                tiny.floats("cls.predictions.bias", &[V], &mut random);
+                tiny.linear("cls.seq_relationship", 2, D, &mut random);
+            }
+            "roberta" => {
+                tiny.linear("lm_head.dense", D, D, &mut random);
+                tiny.norm("lm_head.layer_norm", &mut random);
+                tiny.floats("lm_head.bias", &[V], &mut random);
+            }
+            _ => {
+                tiny.linear("vocab_transform", D, D, &mut random);
+                tiny.norm("vocab_layer_norm", &mut random);
+                tiny.floats("vocab_projector.bias", &[V], &mut random);
+            }
+        }
+        tiny
+    }
+
+    fn add_encoder(&mut self, family: &str, random: &mut Random) {
+        self.floats(&format!("{family}.embeddings.word_embeddings.weight"), &[V, D], random);
+        let positions = format!("{family}.embeddings.position_embeddings.weight");
+        self.floats(&positions, &[POSITIONS, D], random);
+        if let Some(types) = self.config["type_vocab_size"].as_u64() {
+            let name = format!("{family}.embeddings.token_type_embeddings.weight");
+            self.floats(&name, &[types as usize, D], random);
+        }
+        self.norm(&format!("{family}.embeddings.LayerNorm"), random);
+        let (stack, square, first, second, norms) = match family {
+            "distilbert" => (
+                "transformer.layer",
+                ["attention.q_lin", "attention.k_lin", "attention.v_lin", "attention.out_lin"],
+                "ffn.lin1",
+                "ffn.lin2",
+                ["sa_layer_norm", "output_layer_norm"],
+            ),
+            _ => (
+                "encoder.layer",
+                [
+                    "attention.self.query",
+                    "attention.self.key",
+                    "attention.self.value",
+                    "attention.output.dense",
+                ],
+                "intermediate.dense",
+                "output.dense",
+                ["attention.output.LayerNorm", "output.LayerNorm"],
+            ),
+        };
+        for layer in 0..LAYERS {
+            let name = |part: &str| format!("{family}.{stack}.{layer}.{part}");
+            for part in square {
+                self.linear(&name(part), D, D, random);
+            }
+            self.linear(&name(first), D_FF, D, random);
+            self.linear(&name(second), D, D_FF, random);
+            for part in norms {
+                self.norm(&name(part), random);
+            }
+        }
+    }
+
+    pub(crate) fn linear(&mut self, name: &str, output: usize, input: usize, random: &mut Random) {
+        self.floats(&format!("{name}.weight"), &[output, input], random);
+        self.floats(&format!("{name}.bias"), &[output], random);
+    }
+
+    fn norm(&mut self, name: &str, random: &mut Random) {
+        self.floats(&format!("{name}.weight"), &[D], random);
+        self.floats(&format!("{name}.bias"), &[D], random);
+    }
+
+    /// Numbers that bf16 and f16 hold exactly, so that a checkpoint in either has the same values.
+    pub(crate) fn floats(&mut self, name: &str, shape: &[usize], random: &mut Random) {
+        let count = shape.iter().product();
+        let values = (0..count).map(|_| (random.unit() * 128.0).round() / 256.0);
+        let data = values.flat_map(f32::to_le_bytes).collect();
+        let (name, shape) = (name.to_owned(), shape.to_vec());
+        self.tensors.push(Tensor { name, dtype: "F32", shape, data });
+    }
+
+    /// The same numbers in another type.
+    pub(crate) fn stored_as(mut self, dtype: &'static str) -> Tiny {
+        for tensor in &mut self.tensors {
+            let values = tensor.data.chunks(4).map(|b| f32::from_le_bytes(b.try_into().unwrap()));
+            tensor.data = match dtype {
+                "BF16" => values.flat_map(|x| half::bf16::from_f32(x).to_le_bytes()).collect(),
+                "F16" => values.flat_map(|x| half::f16::from_f32(x).to_le_bytes()).collect(),
+                _ => values.flat_map(f32::to_le_bytes).collect(),
+            };
+            tensor.dtype = dtype;
+        }
+        self
+    }
+
+    pub(crate) fn tensor(&mut self, name: &str) -> &mut Tensor {
+        self.tensors.iter_mut().find(|tensor| tensor.name == name).expect(name)
+    }
+
+    pub(crate) fn remove(&mut self, name: &str) -> Tensor {
+        let at = self.tensors.iter().position(|tensor| tensor.name == name).expect(name);
+        self.tensors.remove(at)
+    }
+
+    pub(crate) fn renamed(mut self, rename: impl Fn(&str) -> String) -> Tiny {
+        self.tensors.iter_mut().for_each(|tensor| tensor.name = rename(&tensor.name));
+        self
+    }
+
+    pub(crate) fn set(mut self, field: &str, value: Value) -> Tiny {
+        self.config[field] = value;
+        self
+    }
+
+    pub(crate) fn config_json(&self) -> Vec<u8> {
+        self.config.to_string().into_bytes()
+    }
+
+    pub(crate) fn config(&self) -> headrow::Result<Config> {
+        Config::from_json(&self.config_json())
+    }
+
+    pub(crate) fn model(&self) -> headrow::Result<headrow::Model> {
+        headrow::Model::from_bytes(&self.config()?, &file(&self.tensors))
+    }
+
+    /// Writes the folder.
+    pub(crate) fn write(&self, folder: &Path) {
+        std::fs::write(folder.join("config.json"), self.config_json()).unwrap();
+        std::fs::write(folder.join("model.safetensors"), file(&self.tensors)).unwrap();
+    }
+}
+
+/// A safetensors file.
+pub(crate) fn file(tensors: &[Tensor]) -> Vec<u8> {
+    let mut header = serde_json::Map::new();
+    let mut data = Vec::new();
+    for Tensor { name, dtype, shape, data: bytes } in tensors {
+        let begin = data.len();
+        data.extend(bytes);
+        let entry = json!({"dtype": dtype, "shape": shape, "data_offsets": [begin, data.len()]});
+        header.insert(name.clone(), entry);
+    }
+    with_header(&Value::Object(header).to_string(), &data)
+}
+
+/// A safetensors file with a header of one's own.
+pub(crate) fn with_header(header: &str, data: &[u8]) -> Vec<u8> {
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.as_bytes());
+    bytes.extend(data);
+    bytes
+}
+
+/// Ragged sequences with ids that no family treats specially.
+pub(crate) fn sequences(seed: u64, lengths: &[usize]) -> Vec<u32> {
+    let mut random = Random(seed);
+    (0..lengths.iter().sum()).map(|_| 3 + random.below(V - 3) as u32).collect()
+}
+
+/// A folder that is removed when it goes out of scope.
+pub(crate) struct Folder(pub(crate) PathBuf);
+
+impl Folder {
+    pub(crate) fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("headrow-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
