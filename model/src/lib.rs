@@ -40,6 +40,8 @@ mod head;
 mod linear;
 mod model;
 mod position;
+#[cfg(feature = "embedded-model")]
+mod seeded;
 #[cfg(feature = "tokenizers")]
 mod sentence;
 mod session;

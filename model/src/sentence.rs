@@ -3,15 +3,18 @@
 //! `modules.json` lists what follows the encoder: a pooling and perhaps a normalisation. A folder without it
 //! pools by the mean, as sentence-transformers does with a bare encoder.
 
-use crate::config::{Fields, printable, read_file};
+mod recipe;
+
+use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::head::{Head, Normalization, Pooling};
 use crate::model::{LoadOptions, Model};
 use crate::session::{Batch, Session, SessionOptions};
 use crate::tokenizer::{Encoding, Text, Tokenizer};
 use headrow_kernels::Isa;
+use recipe::{Files, Recipe};
 use std::borrow::Cow;
-use std::path::{Component, Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 /// What happens to a text with more tokens than the limit.
@@ -33,6 +36,10 @@ pub struct SentenceOptions {
     pub isa: Option<Isa>,
     /// What happens to texts that are too long.
     pub too_long: TooLong,
+    /// How states become a vector; `None`: as the folder says, the mean where it says nothing.
+    pub pooling: Option<Pooling>,
+    /// What happens to the vector; `None`: as the folder says, nothing where it says nothing.
+    pub normalization: Option<Normalization>,
 }
 
 impl SentenceOptions {
@@ -47,6 +54,23 @@ impl SentenceOptions {
     #[must_use]
     pub fn with_too_long(mut self, too_long: TooLong) -> SentenceOptions {
         self.too_long = too_long;
+        self
+    }
+
+    /// The same options with this pooling, whatever the folder says.
+    #[must_use]
+    pub fn with_pooling(mut self, pooling: impl Into<Option<Pooling>>) -> SentenceOptions {
+        self.pooling = pooling.into();
+        self
+    }
+
+    /// The same options with this normalisation, whatever the folder says.
+    #[must_use]
+    pub fn with_normalization(
+        mut self,
+        normalization: impl Into<Option<Normalization>>,
+    ) -> SentenceOptions {
+        self.normalization = normalization.into();
         self
     }
 }
@@ -85,17 +109,50 @@ impl SentenceEncoder {
         folder: impl AsRef<Path>,
         options: &SentenceOptions,
     ) -> Result<SentenceEncoder> {
-        let recipe = Recipe::read(folder.as_ref())?;
+        let recipe = Recipe::read(&Files::Folder(folder.as_ref()))?;
+        let transformer = folder.as_ref().join(&recipe.transformer);
         let load = LoadOptions::default().with_isa(options.isa);
-        let model = Model::from_dir_with(&recipe.transformer, &load)?;
+        let model = Model::from_dir_with(&transformer, &load)?;
+        let tokenizer = Tokenizer::from_file(transformer.join("tokenizer.json"))?;
+        SentenceEncoder::assemble(model, tokenizer, recipe, options)
+    }
+
+    /// Loads the files of such a folder from memory: pairs of a path inside the folder, written with `/`,
+    /// and the contents, as `("1_Pooling/config.json", include_bytes!(…))`. The weights are one
+    /// `model.safetensors`.
+    ///
+    /// # Errors
+    /// As [`SentenceEncoder::from_dir`].
+    pub fn from_files(files: &[(&str, &[u8])]) -> Result<SentenceEncoder> {
+        SentenceEncoder::from_files_with(files, &SentenceOptions::default())
+    }
+
+    /// [`SentenceEncoder::from_files`] with options.
+    pub fn from_files_with(
+        files: &[(&str, &[u8])],
+        options: &SentenceOptions,
+    ) -> Result<SentenceEncoder> {
+        let files = Files::Memory(files);
+        let recipe = Recipe::read(&files)?;
+        let file = |name| files.in_memory(&recipe.transformer.join(name));
+        let load = LoadOptions::default().with_isa(options.isa);
+        let config = Config::from_json(file("config.json")?)?;
+        let model = Model::from_bytes_with(&config, file("model.safetensors")?, &load)?;
+        let tokenizer = Tokenizer::from_bytes(file("tokenizer.json")?)?;
+        SentenceEncoder::assemble(model, tokenizer, recipe, options)
+    }
+
+    fn assemble(
+        model: Model,
+        tokenizer: Tokenizer,
+        mut recipe: Recipe,
+        options: &SentenceOptions,
+    ) -> Result<SentenceEncoder> {
         recipe.check_width(model.config().d_model)?;
-        let tokenizer = Tokenizer::from_file(recipe.transformer.join("tokenizer.json"))?;
-        Ok(SentenceEncoder {
-            model: Arc::new(model),
-            tokenizer,
-            recipe,
-            too_long: options.too_long,
-        })
+        recipe.pooling = options.pooling.unwrap_or(recipe.pooling);
+        recipe.normalization = options.normalization.unwrap_or(recipe.normalization);
+        let too_long = options.too_long;
+        Ok(SentenceEncoder { model: Arc::new(model), tokenizer, recipe, too_long })
     }
 
     /// The encoder itself.
@@ -279,145 +336,4 @@ impl Group {
 /// Python's `str.strip`, which sentence-transformers applies: white space and the separators 1c to 1f.
 fn strip(text: &str) -> &str {
     text.trim_matches(|c: char| c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c))
-}
-
-/// What the files beside the encoder say.
-#[derive(Debug)]
-struct Recipe {
-    /// Where `config.json`, the weights and the tokenizer lie.
-    transformer: PathBuf,
-    pooling: Pooling,
-    normalization: Normalization,
-    /// The width that the pooling was written for, and the file that says so.
-    width: Option<(usize, String)>,
-    max_length: Option<usize>,
-    /// Texts are lower-cased before the tokenizer sees them.
-    lower: bool,
-}
-
-/// Largest of the small JSON files that is read.
-const MAX_BYTES: u64 = 1 << 20;
-
-impl Recipe {
-    fn read(folder: &Path) -> Result<Recipe> {
-        let mut recipe = Recipe {
-            transformer: folder.to_owned(),
-            pooling: Pooling::Mean,
-            normalization: Normalization::None,
-            width: None,
-            max_length: None,
-            lower: false,
-        };
-        let modules = folder.join("modules.json");
-        if modules.exists() {
-            recipe.read_modules(folder, &modules)?;
-        }
-        recipe.read_limits()?;
-        Ok(recipe)
-    }
-
-    /// Transformer, Pooling, and perhaps Normalize, in this order.
-    fn read_modules(&mut self, folder: &Path, modules: &Path) -> Result<()> {
-        let place = modules.display().to_string();
-        let json = read_file(modules, MAX_BYTES)?;
-        let list: Vec<serde_json::Value> = serde_json::from_slice(&json)
-            .map_err(|error| Error::file(&place, format_args!("not a list of modules: {error}")))?;
-        let wrong = |problem: String| Error::file(&place, problem);
-        let kinds = ["Transformer", "Pooling", "Normalize"];
-        for (index, module) in list.iter().enumerate() {
-            let field = |name| module.get(name).and_then(serde_json::Value::as_str);
-            let kind = field("type").ok_or_else(|| wrong(format!("module {index} has no type")))?;
-            let short = kind.rsplit('.').next().unwrap_or(kind);
-            if kinds.get(index) != Some(&short) {
-                let kind = printable(kind);
-                return Err(wrong(format!(
-                    "module {index} is {kind}: supported are Transformer, Pooling and then Normalize"
-                )));
-            }
-            let path = Path::new(field("path").unwrap_or_default());
-            if path
-                .components()
-                .any(|part| !matches!(part, Component::Normal(_) | Component::CurDir))
-            {
-                return Err(wrong(format!("module {index} lies outside the folder")));
-            }
-            match index {
-                0 => self.transformer = folder.join(path),
-                1 => self.read_pooling(&folder.join(path).join("config.json"))?,
-                _ => self.normalization = Normalization::L2,
-            }
-        }
-        match list.len() {
-            0 => Err(wrong("no modules".to_owned())),
-            _ => Ok(()),
-        }
-    }
-
-    /// `pooling_mode_*` flags, of which one must be set, or the single word of newer files.
-    fn read_pooling(&mut self, path: &Path) -> Result<()> {
-        const PREFIX: &str = "pooling_mode_";
-        let place = path.display().to_string();
-        let json = read_file(path, MAX_BYTES)?;
-        let fields = Fields::parse(&json, &place)?;
-        let mut modes = Vec::new();
-        for name in fields.names().filter(|name| name.starts_with(PREFIX)) {
-            if fields.flag(name, false)? {
-                modes.push(name[PREFIX.len()..].to_owned());
-            }
-        }
-        if fields.get("pooling_mode").is_some() {
-            modes.push(fields.word("pooling_mode", None)?);
-        }
-        let [mode] = &modes[..] else {
-            return Err(fields.unsupported(
-                "pooling_mode",
-                &if modes.is_empty() { "none".to_owned() } else { modes.join(" and ") },
-                " (expected one mode)",
-            ));
-        };
-        self.pooling = match mode.as_str() {
-            "mean_tokens" | "mean" => Pooling::Mean,
-            "cls_token" | "cls" => Pooling::Cls,
-            "max_tokens" | "max" => Pooling::Max,
-            "lasttoken" => Pooling::LastToken,
-            _ => {
-                let known = " (expected mean, cls, max or lasttoken)";
-                return Err(fields.unsupported("pooling_mode", mode, known));
-            }
-        };
-        if fields.get("word_embedding_dimension").is_some() {
-            self.width = Some((fields.size("word_embedding_dimension", None)?, place.clone()));
-        }
-        Ok(())
-    }
-
-    /// `sentence_bert_config.json`, under any of the names it has had.
-    fn read_limits(&mut self) -> Result<()> {
-        let names = ["bert", "roberta", "distilbert", "camembert", "xlm-roberta"];
-        let paths = names.map(|name| self.transformer.join(format!("sentence_{name}_config.json")));
-        let Some(path) = paths.iter().find(|path| path.exists()) else { return Ok(()) };
-        let place = path.display().to_string();
-        let json = read_file(path, MAX_BYTES)?;
-        let fields = Fields::parse(&json, &place)?;
-        if fields.get("max_seq_length").is_some() {
-            let limit = fields.size("max_seq_length", None)?;
-            if limit == 0 {
-                return Err(fields.wrong("max_seq_length", "must not be 0"));
-            }
-            self.max_length = Some(limit);
-        }
-        self.lower = fields.flag("do_lower_case", false)?;
-        Ok(())
-    }
-
-    fn check_width(&self, d_model: usize) -> Result<()> {
-        match &self.width {
-            Some((width, place)) if *width != d_model => Err(Error::Config {
-                place: place.clone(),
-                field: "word_embedding_dimension".to_owned(),
-                problem: format!("{width}, the encoder has {d_model}"),
-            }),
-            _ => Ok(()),
-        }
-    }
 }

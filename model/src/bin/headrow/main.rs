@@ -1,0 +1,3 @@
+//! The command `headrow`.
+
+fn main() {}

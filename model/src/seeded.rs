@@ -1,0 +1,41 @@
+//! A model inside the library, so that the first call needs no download.
+//!
+//! `examples/seeded_model.rs` writes the folder. A test holds the two together.
+
+use crate::error::Result;
+use crate::sentence::{SentenceEncoder, SentenceOptions};
+
+macro_rules! files {
+    ($($path:literal),* $(,)?) => {
+        [$(($path, include_bytes!(concat!("../assets/seeded-bert/", $path)))),*]
+    };
+}
+
+const FILES: [(&str, &[u8]); 6] = files![
+    "config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "modules.json",
+    "sentence_bert_config.json",
+    "1_Pooling/config.json",
+];
+
+impl SentenceEncoder {
+    /// A small encoder that lies inside the library: a BERT of 2 layers and 32 features, whose weights are
+    /// seeded and untrained. Its vectors say which words two texts share, and little more. It is here
+    /// to try the library, and for tests.
+    ///
+    /// # Errors
+    /// When `options` ask for an instruction set that this machine lacks.
+    pub fn seeded_with(options: &SentenceOptions) -> Result<SentenceEncoder> {
+        SentenceEncoder::from_files_with(&FILES, options)
+    }
+
+    /// [`SentenceEncoder::seeded_with`] the default options.
+    ///
+    /// # Errors
+    /// None with these options.
+    pub fn seeded() -> Result<SentenceEncoder> {
+        SentenceEncoder::seeded_with(&SentenceOptions::default())
+    }
+}
