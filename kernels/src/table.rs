@@ -7,7 +7,6 @@ use crate::rows::math::{self, Function};
 use crate::rows::norm::{self, Norm};
 use crate::rows::softmax::{self, Scores};
 use crate::view::{Mat, MatMut};
-use pulp::Simd;
 
 /// The kernels of one instruction set, and the tile shapes they work in.
 pub(crate) struct Table {
@@ -98,61 +97,65 @@ pub(crate) struct RowKernels {
     pub(crate) norm: fn(&Norm<'_>, Mat<'_>, Option<Mat<'_>>, Option<MatMut<'_>>, MatMut<'_>),
 }
 
-/// The row kernels in 32 lanes = `$registers` registers of the instruction set that `$token` proves.
+/// The row kernels in 32 lanes = `$registers` registers of the instruction set that `$token` proves, compiled with
+/// its features: everything below is inlined into these functions. (Closures handed to pulp's own `vectorize` are not
+/// always, and then run at a hundredth of the speed.)
 macro_rules! row_kernels {
-    ($registers:literal, $token:expr) => {
-        RowKernels {
-            math: |function, x| {
-                let simd = $token;
-                simd.vectorize(
-                    #[inline(always)]
-                    || math::kernel(simd, function, x),
-                );
-            },
-            activate: |activation, x| {
-                let simd = $token;
-                simd.vectorize(
-                    #[inline(always)]
-                    || activation::kernel(simd, activation, x),
-                );
-            },
-            softmax: |x| {
-                let simd = $token;
-                simd.vectorize(
-                    #[inline(always)]
-                    || softmax::softmax_kernel::<_, $registers>(simd, x),
-                );
-            },
-            log_softmax: |x| {
-                let simd = $token;
-                simd.vectorize(
-                    #[inline(always)]
-                    || softmax::log_softmax_kernel::<_, $registers>(simd, x),
-                );
-            },
-            masked_softmax: |scores, row| {
-                let simd = $token;
-                simd.vectorize(
-                    #[inline(always)]
-                    || softmax::masked_softmax_kernel::<_, $registers>(simd, scores, row),
-                );
-            },
-            exp_scores: |scores, row| {
-                let simd = $token;
-                simd.vectorize(
-                    #[inline(always)]
-                    || softmax::exp_scores_kernel::<_, $registers>(simd, scores, row),
-                )
-            },
-            norm: |norm, x, residual, sum, out| {
-                let simd = $token;
-                simd.vectorize(
-                    #[inline(always)]
-                    || norm::kernel::<_, $registers>(simd, norm, x, residual, sum, out),
-                );
-            },
+    ($registers:literal, $token:expr $(, $features:literal)?) => {{
+        $(#[target_feature(enable = $features)])?
+        fn math(function: Function, x: MatMut<'_>) {
+            let simd = $token;
+            math::kernel(simd, function, x)
         }
-    };
+        $(#[target_feature(enable = $features)])?
+        fn activate(activation: Activation, x: MatMut<'_>) {
+            let simd = $token;
+            activation::kernel(simd, activation, x)
+        }
+        $(#[target_feature(enable = $features)])?
+        fn softmax(x: MatMut<'_>) {
+            let simd = $token;
+            softmax::softmax_kernel::<_, $registers>(simd, x)
+        }
+        $(#[target_feature(enable = $features)])?
+        fn log_softmax(x: MatMut<'_>) {
+            let simd = $token;
+            softmax::log_softmax_kernel::<_, $registers>(simd, x)
+        }
+        $(#[target_feature(enable = $features)])?
+        fn masked_softmax(scores: &Scores<'_>, row: &mut [f32]) {
+            let simd = $token;
+            softmax::masked_softmax_kernel::<_, $registers>(simd, scores, row)
+        }
+        $(#[target_feature(enable = $features)])?
+        fn exp_scores(scores: &Scores<'_>, row: &mut [f32]) -> f32 {
+            let simd = $token;
+            softmax::exp_scores_kernel::<_, $registers>(simd, scores, row)
+        }
+        $(#[target_feature(enable = $features)])?
+        fn norm(
+            how: &Norm<'_>,
+            x: Mat<'_>,
+            residual: Option<Mat<'_>>,
+            sum: Option<MatMut<'_>>,
+            out: MatMut<'_>,
+        ) {
+            let simd = $token;
+            norm::kernel::<_, $registers>(simd, how, x, residual, sum, out)
+        }
+        // SAFETY: this table is handed out by `for_isa` alone, once the processor has been asked for the
+        // instruction set with all these features.
+        #[allow(unused_unsafe)]
+        RowKernels {
+            math: |function, x| unsafe { math(function, x) },
+            activate: |activation, x| unsafe { activate(activation, x) },
+            softmax: |x| unsafe { softmax(x) },
+            log_softmax: |x| unsafe { log_softmax(x) },
+            masked_softmax: |scores, row| unsafe { masked_softmax(scores, row) },
+            exp_scores: |scores, row| unsafe { exp_scores(scores, row) },
+            norm: |how, x, residual, sum, out| unsafe { norm(how, x, residual, sum, out) },
+        }
+    }};
 }
 
 static SCALAR: Table = Table {
@@ -167,9 +170,6 @@ static SCALAR: Table = Table {
     rows: row_kernels!(32, pulp::Scalar),
 };
 
-// SAFETY, for the tokens below: this table is handed out by `for_isa` alone, once the processor has been
-// asked for the instruction set.
-
 #[cfg(target_arch = "x86_64")]
 static AVX2: Table = {
     use arch::x86_64::avx2::gemm::{MR, NR, f32_gemm_6x16_avx2};
@@ -178,8 +178,12 @@ static AVX2: Table = {
     Table {
         isa: Isa::Avx2,
         gemm: GemmKernels { mr: MR, nr: NR, tile: f32_gemm_6x16_avx2, marked, pack_rows },
-        // SAFETY: as above.
-        rows: row_kernels!(4, unsafe { pulp::x86::V3::new_unchecked() }),
+        // SAFETY: of the token: as in the macro.
+        rows: row_kernels!(
+            4,
+            unsafe { pulp::x86::V3::new_unchecked() },
+            "sse,sse2,fxsr,sse3,ssse3,sse4.1,sse4.2,popcnt,avx,avx2,bmi1,bmi2,fma,lzcnt"
+        ),
     }
 };
 
@@ -191,8 +195,12 @@ static AVX512: Table = {
     Table {
         isa: Isa::Avx512,
         gemm: GemmKernels { mr: MR, nr: NR, tile: f32_gemm_6x64_avx512, marked, pack_rows },
-        // SAFETY: as above.
-        rows: row_kernels!(2, unsafe { pulp::x86::V4::new_unchecked() }),
+        // SAFETY: of the token: as in the macro.
+        rows: row_kernels!(
+            2,
+            unsafe { pulp::x86::V4::new_unchecked() },
+            "sse,sse2,fxsr,sse3,ssse3,sse4.1,sse4.2,popcnt,avx,avx2,bmi1,bmi2,fma,lzcnt,avx512f,avx512bw,avx512cd,avx512dq,avx512vl"
+        ),
     }
 };
 
@@ -204,8 +212,8 @@ static NEON: Table = {
     Table {
         isa: Isa::Neon,
         gemm: GemmKernels { mr: MR, nr: NR, tile: f32_gemm_8x8_neon, marked, pack_rows },
-        // SAFETY: as above.
-        rows: row_kernels!(8, unsafe { pulp::aarch64::Neon::new_unchecked() }),
+        // SAFETY: of the token: as in the macro.
+        rows: row_kernels!(8, unsafe { pulp::aarch64::Neon::new_unchecked() }, "neon"),
     }
 };
 

@@ -29,13 +29,21 @@ pub(crate) trait Vector: Simd {
     /// Adds lanes that lie half a register apart, then a quarter, and so on down to one number.
     #[inline(always)]
     fn fold_sum(self, a: Self::f32s) -> f32 {
-        fold::<Self>(a, |a, b| a + b)
+        fold::<Self>(
+            a,
+            #[inline(always)]
+            |a, b| a + b,
+        )
     }
 
     /// As [`Vector::fold_sum`] with `a > b ? a : b`.
     #[inline(always)]
     fn fold_larger(self, a: Self::f32s) -> f32 {
-        fold::<Self>(a, |a, b| if a > b { a } else { b })
+        fold::<Self>(
+            a,
+            #[inline(always)]
+            |a, b| if a > b { a } else { b },
+        )
     }
 }
 

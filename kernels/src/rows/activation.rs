@@ -57,10 +57,35 @@ pub(crate) fn activate_row(cpu: Cpu, activation: Activation, row: &mut [f32]) {
 pub(crate) fn kernel<S: Vector>(simd: S, activation: Activation, x: MatMut<'_>) {
     match activation {
         Activation::Identity => {}
-        Activation::Relu => lanes::map(simd, x, elementary::relu),
-        Activation::GeluErf => lanes::map(simd, x, elementary::gelu_erf),
-        Activation::GeluTanh => lanes::map(simd, x, elementary::gelu_tanh),
-        Activation::GeluQuick => lanes::map(simd, x, elementary::gelu_quick),
-        Activation::Silu => lanes::map(simd, x, elementary::silu),
+        Activation::Relu => lanes::map(
+            simd,
+            x,
+            #[inline(always)]
+            |simd, x| elementary::relu(simd, x),
+        ),
+        Activation::GeluErf => lanes::map(
+            simd,
+            x,
+            #[inline(always)]
+            |simd, x| elementary::gelu_erf(simd, x),
+        ),
+        Activation::GeluTanh => lanes::map(
+            simd,
+            x,
+            #[inline(always)]
+            |simd, x| elementary::gelu_tanh(simd, x),
+        ),
+        Activation::GeluQuick => lanes::map(
+            simd,
+            x,
+            #[inline(always)]
+            |simd, x| elementary::gelu_quick(simd, x),
+        ),
+        Activation::Silu => lanes::map(
+            simd,
+            x,
+            #[inline(always)]
+            |simd, x| elementary::silu(simd, x),
+        ),
     }
 }

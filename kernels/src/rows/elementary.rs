@@ -90,21 +90,24 @@ pub(super) fn exp<S: Vector>(simd: S, x: S::f32s) -> S::f32s {
 /// The natural logarithm: ≤ 1 ulp; −∞ at ±0, NaN below.
 #[inline(always)]
 pub(super) fn ln<S: Vector>(simd: S, x: S::f32s) -> S::f32s {
-    let splat = |x| simd.splat_f32s(x);
     // Denormals are scaled up by 2²⁵.
-    let small = simd.less_than_f32s(x, splat(f32::MIN_POSITIVE));
-    let scaled = simd.select_f32s(small, simd.mul_f32s(x, splat(33554432.0)), x);
+    let small = simd.less_than_f32s(x, simd.splat_f32s(f32::MIN_POSITIVE));
+    let scaled = simd.select_f32s(small, simd.mul_f32s(x, simd.splat_f32s(33554432.0)), x);
     // x = m·2ᵏ with √½ ≤ m < √2: subtracting the bits of √½ makes the exponent field count from there.
     let root_half = simd.splat_u32s(0x3f35_04f3);
     let bits = simd.sub_u32s(simd.transmute_u32s_f32s(scaled), root_half);
     let exponent = simd.and_u32s(bits, simd.splat_u32s(0xff80_0000));
     let m = simd.sub_u32s(simd.transmute_u32s_f32s(scaled), exponent);
-    let f = simd.sub_f32s(simd.transmute_f32s_u32s(m), splat(1.0));
+    let f = simd.sub_f32s(simd.transmute_f32s_u32s(m), simd.splat_f32s(1.0));
     // k as a number: its two's complement in the high 9 bits becomes k + 256 in the low bits of 2²³ + k + 256.
     let raised = simd.add_u32s(exponent, simd.splat_u32s(0x8000_0000));
     let word = simd.wrapping_dyn_shr_u32s(raised, simd.splat_u32s(23));
     let word = simd.or_u32s(word, simd.splat_u32s(0x4b00_0000));
-    let offset = simd.select_f32s(small, splat(8388608.0 + 256.0 + 25.0), splat(8388608.0 + 256.0));
+    let offset = simd.select_f32s(
+        small,
+        simd.splat_f32s(8388608.0 + 256.0 + 25.0),
+        simd.splat_f32s(8388608.0 + 256.0),
+    );
     let k = simd.sub_f32s(simd.transmute_f32s_u32s(word), offset);
     // ln(1 + f) = f − f²/2 + f³·P(f) on [√½ − 1, √2 − 1]: degree 8, relative error 2^-28.2.
     let c = [
@@ -120,17 +123,25 @@ pub(super) fn ln<S: Vector>(simd: S, x: S::f32s) -> S::f32s {
     ];
     let p = polynomial(simd, f, c);
     let square = simd.mul_f32s(f, f);
-    let rest = simd.mul_f32s(square, simd.mul_add_f32s(f, p, splat(-0.5)));
-    let rest = simd.mul_add_f32s(k, splat(LN2_LOW), rest);
+    let rest = simd.mul_f32s(square, simd.mul_add_f32s(f, p, simd.splat_f32s(-0.5)));
+    let rest = simd.mul_add_f32s(k, simd.splat_f32s(LN2_LOW), rest);
     // k·LN2_HIGH is exact; what its sum with f loses is added back.
-    let high = simd.mul_f32s(k, splat(LN2_HIGH));
+    let high = simd.mul_f32s(k, simd.splat_f32s(LN2_HIGH));
     let sum = simd.add_f32s(high, f);
     let lost = simd.sub_f32s(f, simd.sub_f32s(sum, high));
     let y = simd.add_f32s(sum, simd.add_f32s(rest, lost));
     // x < 0: NaN; ±0: −∞; +∞ and NaN: themselves.
-    let y = simd.select_f32s(simd.less_than_f32s(x, splat(f32::INFINITY)), y, x);
-    let y = simd.select_f32s(simd.less_than_f32s(x, splat(0.0)), splat(f32::NAN), y);
-    simd.select_f32s(simd.equal_f32s(x, splat(0.0)), splat(f32::NEG_INFINITY), y)
+    let y = simd.select_f32s(simd.less_than_f32s(x, simd.splat_f32s(f32::INFINITY)), y, x);
+    let y = simd.select_f32s(
+        simd.less_than_f32s(x, simd.splat_f32s(0.0)),
+        simd.splat_f32s(f32::NAN),
+        y,
+    );
+    simd.select_f32s(
+        simd.equal_f32s(x, simd.splat_f32s(0.0)),
+        simd.splat_f32s(f32::NEG_INFINITY),
+        y,
+    )
 }
 
 /// 1/(1 + e⁻ˣ), also where it is tiny.
@@ -148,19 +159,17 @@ pub(super) fn sigmoid<S: Vector>(simd: S, x: S::f32s) -> S::f32s {
 /// Takes w = −v: x/(1 + eʷ).
 #[inline(always)]
 pub(super) fn gated<S: Vector>(simd: S, x: S::f32s, w: S::f32s) -> S::f32s {
-    let splat = |x| simd.splat_f32s(x);
-    let closed = simd.greater_than_f32s(w, splat(88.0));
-    let x = simd.select_f32s(closed, splat(-0.0), x);
+    let closed = simd.greater_than_f32s(w, simd.splat_f32s(88.0));
+    let x = simd.select_f32s(closed, simd.splat_f32s(-0.0), x);
     // Below −87 the sum is 1 all the same.
-    let w = simd.smaller(splat(88.0), simd.larger(splat(-87.0), w));
-    simd.div_f32s(x, simd.add_f32s(splat(1.0), exp_of_moderate(simd, w)))
+    let w = simd.smaller(simd.splat_f32s(88.0), simd.larger(simd.splat_f32s(-87.0), w));
+    simd.div_f32s(x, simd.add_f32s(simd.splat_f32s(1.0), exp_of_moderate(simd, w)))
 }
 
 /// The hyperbolic tangent: ≤ 2 ulp, odd, |y| ≤ 1.
 #[inline(always)]
 pub(super) fn tanh<S: Vector>(simd: S, x: S::f32s) -> S::f32s {
-    let splat = |x| simd.splat_f32s(x);
-    let sign = simd.and_f32s(x, splat(-0.0));
+    let sign = simd.and_f32s(x, simd.splat_f32s(-0.0));
     let a = simd.abs_f32s(x);
     // |x| < 0.625: x + x³·P(x²), degree 4, relative error 2^-27.7.
     let c = [
@@ -174,11 +183,11 @@ pub(super) fn tanh<S: Vector>(simd: S, x: S::f32s) -> S::f32s {
     let p = polynomial(simd, t, c);
     let near = simd.mul_add_f32s(simd.mul_f32s(a, t), p, a);
     // Else 1 − 2/(e²ᵃ + 1), which is 1 from 9.02 on.
-    let twice = simd.smaller(splat(20.0), simd.add_f32s(a, a));
+    let twice = simd.smaller(simd.splat_f32s(20.0), simd.add_f32s(a, a));
     let e = exp_of_moderate(simd, twice);
-    let far = simd.div_f32s(splat(2.0), simd.add_f32s(e, splat(1.0)));
-    let far = simd.sub_f32s(splat(1.0), far);
-    let y = simd.select_f32s(simd.less_than_f32s(a, splat(0.625)), near, far);
+    let far = simd.div_f32s(simd.splat_f32s(2.0), simd.add_f32s(e, simd.splat_f32s(1.0)));
+    let far = simd.sub_f32s(simd.splat_f32s(1.0), far);
+    let y = simd.select_f32s(simd.less_than_f32s(a, simd.splat_f32s(0.625)), near, far);
     simd.or_f32s(y, sign)
 }
 
@@ -208,8 +217,7 @@ fn twice_normal_tail<S: Vector>(simd: S, a: S::f32s, factor: f32) -> S::f32s {
 /// The error function: ≤ 2 ulp, odd, |y| ≤ 1.
 #[inline(always)]
 pub(super) fn erf<S: Vector>(simd: S, x: S::f32s) -> S::f32s {
-    let splat = |x| simd.splat_f32s(x);
-    let sign = simd.and_f32s(x, splat(-0.0));
+    let sign = simd.and_f32s(x, simd.splat_f32s(-0.0));
     let a = simd.abs_f32s(x);
     // |x| < 0.8: x + x·P(x²), degree 5, relative error 2^-27.4.
     let c = [
@@ -223,22 +231,22 @@ pub(super) fn erf<S: Vector>(simd: S, x: S::f32s) -> S::f32s {
     let t = simd.mul_f32s(a, a);
     let near = simd.mul_add_f32s(a, polynomial(simd, t, c), a);
     // Else 1 − erfc, which is 1 from 3.92 on.
-    let scaled = simd.mul_f32s(simd.smaller(splat(9.0), a), splat(std::f32::consts::SQRT_2));
-    let far = simd.sub_f32s(splat(1.0), twice_normal_tail(simd, scaled, 1.0));
-    let y = simd.select_f32s(simd.less_than_f32s(a, splat(0.8)), near, far);
+    let scaled = simd
+        .mul_f32s(simd.smaller(simd.splat_f32s(9.0), a), simd.splat_f32s(std::f32::consts::SQRT_2));
+    let far = simd.sub_f32s(simd.splat_f32s(1.0), twice_normal_tail(simd, scaled, 1.0));
+    let y = simd.select_f32s(simd.less_than_f32s(a, simd.splat_f32s(0.8)), near, far);
     simd.or_f32s(y, sign)
 }
 
 /// x·Φ(x), finite for every finite x, −0 at −∞.
 #[inline(always)]
 pub(super) fn gelu_erf<S: Vector>(simd: S, x: S::f32s) -> S::f32s {
-    let splat = |x| simd.splat_f32s(x);
     // At ±14 the tail is exactly 0.
-    let x = simd.larger(splat(-14.0), x);
-    let a = simd.smaller(splat(14.0), simd.abs_f32s(x));
+    let x = simd.larger(simd.splat_f32s(-14.0), x);
+    let a = simd.smaller(simd.splat_f32s(14.0), simd.abs_f32s(x));
     let below = twice_normal_tail(simd, a, 0.5);
-    let above = simd.sub_f32s(splat(1.0), below);
-    let phi = simd.select_f32s(simd.less_than_f32s(x, splat(0.0)), below, above);
+    let above = simd.sub_f32s(simd.splat_f32s(1.0), below);
+    let phi = simd.select_f32s(simd.less_than_f32s(x, simd.splat_f32s(0.0)), below, above);
     simd.mul_f32s(x, phi)
 }
 

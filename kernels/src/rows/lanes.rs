@@ -69,13 +69,13 @@ pub(super) fn blocks_mut<S: Vector, const R: usize>(
 
 /// `f` of every element, in place.
 #[inline(always)]
-pub(super) fn map<S: Vector>(simd: S, x: MatMut<'_>, f: impl Fn(S, S::f32s) -> S::f32s) {
+pub(super) fn map<S: Vector>(simd: S, x: MatMut<'_>, f: impl Fn(S, S::f32s) -> S::f32s + Copy) {
     let mut x = x;
     if let Some(all) = x.as_contiguous() {
         return map_row(simd, all, f);
     }
     for i in 0..x.rows() {
-        map_row(simd, x.row_mut(i), &f);
+        map_row(simd, x.row_mut(i), f);
     }
 }
 

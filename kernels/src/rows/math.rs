@@ -2,10 +2,7 @@
 //!
 //! The standard library's functions differ from platform to platform; none of them is used on a result's path.
 
-use super::elementary::{
-    erf as erf_of, exp as exp_of, ln as ln_of, sigmoid as sigmoid_of, tanh as tanh_of,
-};
-use super::{for_rows, lanes};
+use super::{elementary, for_rows, lanes};
 use crate::arch::FloatMode;
 use crate::arch::vector::Vector;
 use crate::cpu::Cpu;
@@ -25,11 +22,36 @@ pub(crate) enum Function {
 #[inline(always)]
 pub(crate) fn kernel<S: Vector>(simd: S, function: Function, x: MatMut<'_>) {
     match function {
-        Function::Exp => lanes::map(simd, x, exp_of),
-        Function::Ln => lanes::map(simd, x, ln_of),
-        Function::Erf => lanes::map(simd, x, erf_of),
-        Function::Tanh => lanes::map(simd, x, tanh_of),
-        Function::Sigmoid => lanes::map(simd, x, sigmoid_of),
+        Function::Exp => lanes::map(
+            simd,
+            x,
+            #[inline(always)]
+            |simd, x| elementary::exp(simd, x),
+        ),
+        Function::Ln => lanes::map(
+            simd,
+            x,
+            #[inline(always)]
+            |simd, x| elementary::ln(simd, x),
+        ),
+        Function::Erf => lanes::map(
+            simd,
+            x,
+            #[inline(always)]
+            |simd, x| elementary::erf(simd, x),
+        ),
+        Function::Tanh => lanes::map(
+            simd,
+            x,
+            #[inline(always)]
+            |simd, x| elementary::tanh(simd, x),
+        ),
+        Function::Sigmoid => lanes::map(
+            simd,
+            x,
+            #[inline(always)]
+            |simd, x| elementary::sigmoid(simd, x),
+        ),
     }
 }
 

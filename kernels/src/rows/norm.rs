@@ -246,7 +246,12 @@ fn row<S: Vector, const R: usize>(simd: S, norm: &Norm<'_>, x: Option<&[f32]>, o
     }
     let finite = out.iter().all(|x| x.is_finite());
     let down = simd.splat_f32s(SHRINK);
-    map_row(simd, out, |simd, x| simd.mul_f32s(x, down));
+    map_row(
+        simd,
+        out,
+        #[inline(always)]
+        |simd, x| simd.mul_f32s(x, down),
+    );
     // ε·2⁻¹⁶⁰ would vanish beside squares of this size; a constant row has D = 0 whatever the factor.
     let square;
     (moments, square) = self::moments::<S, R>(simd, norm, out, 0.0);
@@ -272,19 +277,38 @@ fn moments<S: Vector, const R: usize>(
     let d = x.len() as f32;
     let (mut mean, mut correction) = (0.0, 0.0);
     if norm.centred {
-        mean = total::<S, R>(simd, x, |sum, x| simd.add_f32s(sum, x)) / d;
+        mean = total::<S, R>(
+            simd,
+            x,
+            #[inline(always)]
+            |sum, x| simd.add_f32s(sum, x),
+        ) / d;
         let m = simd.splat_f32s(mean);
-        let lost = |sum, x| simd.add_f32s(sum, simd.sub_f32s(x, m));
-        correction = total::<S, R>(simd, x, lost) / d;
+        correction = total::<S, R>(
+            simd,
+            x,
+            #[inline(always)]
+            |sum, x| simd.add_f32s(sum, simd.sub_f32s(x, m)),
+        ) / d;
     }
     let (m, r) = (simd.splat_f32s(mean), simd.splat_f32s(correction));
     let square = if norm.centred {
-        total::<S, R>(simd, x, |sum, x| {
-            let deviation = simd.sub_f32s(simd.sub_f32s(x, m), r);
-            simd.mul_add_f32s(deviation, deviation, sum)
-        })
+        total::<S, R>(
+            simd,
+            x,
+            #[inline(always)]
+            |sum, x| {
+                let deviation = simd.sub_f32s(simd.sub_f32s(x, m), r);
+                simd.mul_add_f32s(deviation, deviation, sum)
+            },
+        )
     } else {
-        total::<S, R>(simd, x, |sum, x| simd.mul_add_f32s(x, x, sum))
+        total::<S, R>(
+            simd,
+            x,
+            #[inline(always)]
+            |sum, x| simd.mul_add_f32s(x, x, sum),
+        )
     } / d;
     (Moments { mean, correction, inverse: 1.0 / (square + epsilon).sqrt() }, square)
 }
@@ -329,25 +353,47 @@ fn apply<S: Vector, const R: usize, const FROM_X: bool>(
             let (mean, correction) =
                 (simd.splat_f32s(moments.mean), simd.splat_f32s(moments.correction));
             let inverse = simd.splat_f32s(moments.inverse);
-            write::<S, R, FROM_X, true>(simd, x, norm.gamma, beta, out, |x, gamma, beta| {
-                let d = simd.sub_f32s(simd.sub_f32s(x, mean), correction);
-                simd.mul_add_f32s(simd.mul_f32s(d, inverse), gamma, beta)
-            });
+            write::<S, R, FROM_X, true>(
+                simd,
+                x,
+                norm.gamma,
+                beta,
+                out,
+                #[inline(always)]
+                |x, gamma, beta| {
+                    let d = simd.sub_f32s(simd.sub_f32s(x, mean), correction);
+                    simd.mul_add_f32s(simd.mul_f32s(d, inverse), gamma, beta)
+                },
+            );
         }
         (true, None) => {
             let (mean, correction) =
                 (simd.splat_f32s(moments.mean), simd.splat_f32s(moments.correction));
             let inverse = simd.splat_f32s(moments.inverse);
-            write::<S, R, FROM_X, false>(simd, x, norm.gamma, &[], out, |x, gamma, _| {
-                let d = simd.sub_f32s(simd.sub_f32s(x, mean), correction);
-                simd.mul_f32s(simd.mul_f32s(d, inverse), gamma)
-            });
+            write::<S, R, FROM_X, false>(
+                simd,
+                x,
+                norm.gamma,
+                &[],
+                out,
+                #[inline(always)]
+                |x, gamma, _| {
+                    let d = simd.sub_f32s(simd.sub_f32s(x, mean), correction);
+                    simd.mul_f32s(simd.mul_f32s(d, inverse), gamma)
+                },
+            );
         }
         (false, _) => {
             let inverse = simd.splat_f32s(moments.inverse);
-            write::<S, R, FROM_X, false>(simd, x, norm.gamma, &[], out, |x, gamma, _| {
-                simd.mul_f32s(simd.mul_f32s(x, inverse), gamma)
-            });
+            write::<S, R, FROM_X, false>(
+                simd,
+                x,
+                norm.gamma,
+                &[],
+                out,
+                #[inline(always)]
+                |x, gamma, _| simd.mul_f32s(simd.mul_f32s(x, inverse), gamma),
+            );
         }
     }
 }

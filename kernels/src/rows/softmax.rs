@@ -164,7 +164,12 @@ pub(crate) fn log_softmax_kernel<S: Vector, const R: usize>(simd: S, mut x: MatM
             }
         }
         let ln_sum = ln(simd, simd.splat_f32s(sum.sum(simd)));
-        map_row(simd, row, |simd, x| simd.sub_f32s(simd.sub_f32s(x, max), ln_sum));
+        map_row(
+            simd,
+            row,
+            #[inline(always)]
+            |simd, x| simd.sub_f32s(simd.sub_f32s(x, max), ln_sum),
+        );
     }
 }
 
@@ -209,7 +214,12 @@ pub(crate) fn exp_scores_kernel<S: Vector, const R: usize>(
 #[inline(always)]
 fn multiply<S: Vector>(simd: S, row: &mut [f32], factor: f32) {
     let factor = simd.splat_f32s(factor);
-    map_row(simd, row, |simd, e| simd.mul_f32s(e, factor));
+    map_row(
+        simd,
+        row,
+        #[inline(always)]
+        |simd, e| simd.mul_f32s(e, factor),
+    );
 }
 
 /// Register `r` of an incomplete block of 32: its elements, and the lanes of it between `first` and `end`.
@@ -258,6 +268,23 @@ fn largest<S: Vector, const R: usize, const SCALED: bool>(
     max.largest(simd)
 }
 
+/// e^(x·scale − m).
+#[derive(Clone, Copy)]
+struct Exponential<S: Vector, const SCALED: bool> {
+    simd: S,
+    scale: S::f32s,
+    max: S::f32s,
+}
+
+impl<S: Vector, const SCALED: bool> Exponential<S, SCALED> {
+    #[inline(always)]
+    fn of(self, x: S::f32s) -> S::f32s {
+        let simd = self.simd;
+        let s = if SCALED { simd.mul_f32s(x, self.scale) } else { x };
+        exp_of_negative(simd, simd.sub_f32s(s, self.max), 1.0)
+    }
+}
+
 /// [`exp_scores`] where every key between `first` and `end` is visible.
 #[inline(always)]
 fn plain_exp_scores<S: Vector, const R: usize, const SCALED: bool>(
@@ -281,32 +308,28 @@ fn plain_exp_scores<S: Vector, const R: usize, const SCALED: bool>(
     let edges = [(head_lanes.0, head_lanes.1, &*head), (0, tail_end, &*tail)];
     let max = simd.splat_f32s(largest::<S, R, SCALED>(simd, scale, bulk, edges));
 
-    let scale = simd.splat_f32s(scale);
-    let exp = |s| {
-        let s = if SCALED { simd.mul_f32s(s, scale) } else { s };
-        exp_of_negative(simd, simd.sub_f32s(s, max), 1.0)
-    };
+    let step = Exponential::<S, SCALED> { simd, scale: simd.splat_f32s(scale), max };
     let mut sum = Lanes::<S, R>::splat(simd, 0.0);
-    edge::<S, R>(simd, head, head_lanes.0, head_lanes.1, &mut sum, exp);
+    edge(simd, head, head_lanes.0, head_lanes.1, &mut sum, step);
     for block in bulk {
         for r in 0..R {
-            block[r] = exp(block[r]);
+            block[r] = step.of(block[r]);
             sum.0[r] = simd.add_f32s(sum.0[r], block[r]);
         }
     }
-    edge::<S, R>(simd, tail, 0, tail_end, &mut sum, exp);
+    edge(simd, tail, 0, tail_end, &mut sum, step);
     sum.sum(simd)
 }
 
-/// `exp` of the lanes `first..end` of an incomplete block, in place and added to `sum`.
+/// e^(s − m) of the lanes `first..end` of an incomplete block, in place and added to `sum`.
 #[inline(always)]
-fn edge<S: Vector, const R: usize>(
+fn edge<S: Vector, const R: usize, const SCALED: bool>(
     simd: S,
     block: &mut [f32],
     first: isize,
     end: isize,
     sum: &mut Lanes<S, R>,
-    exp: impl Fn(S::f32s) -> S::f32s,
+    step: Exponential<S, SCALED>,
 ) {
     if first >= end {
         return;
@@ -315,10 +338,41 @@ fn edge<S: Vector, const R: usize>(
         let at = (r * S::F32_LANES).min(block.len());
         let part = &mut block[at..];
         let (first, end) = (first - (r * S::F32_LANES) as isize, end - (r * S::F32_LANES) as isize);
-        let e = exp(simd.load(part, first, end));
+        let e = step.of(simd.load(part, first, end));
         simd.store(part, first, end, e);
         let e = simd.select_f32s(simd.lanes(first, end), e, simd.splat_f32s(0.0));
         sum.0[r] = simd.add_f32s(sum.0[r], e);
+    }
+}
+
+/// Scaled, biased and masked scores, register by register.
+struct Source<'a, S: Vector> {
+    simd: S,
+    scale: S::f32s,
+    first: usize,
+    end: usize,
+    bias: Option<&'a [f32]>,
+    visible: [Option<&'a [bool]>; 2],
+}
+
+impl<S: Vector> Source<'_, S> {
+    /// The scores of the register at key `at`, and which of them are visible.
+    #[inline(always)]
+    fn load(&self, row: &[f32], at: usize) -> (S::f32s, S::m32s) {
+        let simd = self.simd;
+        let (from, to) = (self.first as isize - at as isize, self.end as isize - at as isize);
+        let mut seen = simd.lanes(from, to);
+        let mut s = simd.mul_f32s(simd.load(&row[at..], from, to), self.scale);
+        if let Some(bias) = self.bias {
+            let bias = simd.load(&bias[at..], from, to);
+            s = simd.add_f32s(s, bias);
+            let hides = simd.equal_f32s(bias, simd.splat_f32s(f32::NEG_INFINITY));
+            seen = simd.and_m32s(seen, simd.not_m32s(hides));
+        }
+        for visible in self.visible.iter().flatten() {
+            seen = simd.and_m32s(seen, simd.truths(&visible[at..]));
+        }
+        (s, seen)
     }
 }
 
@@ -333,33 +387,16 @@ fn masked_exp_scores<S: Vector, const R: usize>(
     let row = &mut row[..end];
     let bias = bias.map(|bias| &bias[..end]);
     let visible = visible.map(|visible| visible.map(|visible| &visible[..end]));
-    let scale = simd.splat_f32s(scale);
+    let source = Source { simd, scale: simd.splat_f32s(scale), first, end, bias, visible };
     let start = first / LANES * LANES;
     let width = S::F32_LANES;
-
-    // The scaled and biased scores of the register at key `at`, and which of them are visible.
-    let load = |row: &[f32], at: usize| {
-        let (from, to) = (first as isize - at as isize, end as isize - at as isize);
-        let mut seen = simd.lanes(from, to);
-        let mut s = simd.mul_f32s(simd.load(&row[at..], from, to), scale);
-        if let Some(bias) = bias {
-            let bias = simd.load(&bias[at..], from, to);
-            s = simd.add_f32s(s, bias);
-            let hides = simd.equal_f32s(bias, simd.splat_f32s(f32::NEG_INFINITY));
-            seen = simd.and_m32s(seen, simd.not_m32s(hides));
-        }
-        for visible in visible.iter().flatten() {
-            seen = simd.and_m32s(seen, simd.truths(&visible[at..]));
-        }
-        (s, seen)
-    };
 
     let mut max = Lanes::<S, R>::splat(simd, f32::NEG_INFINITY);
     for block in (start..end).step_by(LANES) {
         for r in 0..R {
             let at = block + r * width;
             if at < end {
-                let (s, seen) = load(row, at);
+                let (s, seen) = source.load(row, at);
                 let s = simd.select_f32s(seen, s, simd.splat_f32s(f32::NEG_INFINITY));
                 max.0[r] = simd.larger(s, max.0[r]);
             }
@@ -372,7 +409,7 @@ fn masked_exp_scores<S: Vector, const R: usize>(
         for r in 0..R {
             let at = block + r * width;
             if at < end {
-                let (s, seen) = load(row, at);
+                let (s, seen) = source.load(row, at);
                 let e = exp_of_negative(simd, simd.sub_f32s(s, max), 1.0);
                 let e = simd.select_f32s(seen, e, simd.splat_f32s(0.0));
                 let (from, to) = (first as isize - at as isize, end as isize - at as isize);

@@ -62,7 +62,13 @@ impl Vector for V3 {
         let a: __m256 = pulp::cast!(a);
         let low = self.avx._mm256_castps256_ps128(a);
         let high = self.avx._mm256_extractf128_ps::<1>(a);
-        fold_quad(self, low, high, |a, b| self.sse._mm_add_ps(a, b))
+        fold_quad(
+            self,
+            low,
+            high,
+            #[inline(always)]
+            |a, b| self.sse._mm_add_ps(a, b),
+        )
     }
 
     #[inline(always)]
@@ -70,7 +76,13 @@ impl Vector for V3 {
         let a: __m256 = pulp::cast!(a);
         let low = self.avx._mm256_castps256_ps128(a);
         let high = self.avx._mm256_extractf128_ps::<1>(a);
-        fold_quad(self, low, high, |a, b| self.sse._mm_max_ps(a, b))
+        fold_quad(
+            self,
+            low,
+            high,
+            #[inline(always)]
+            |a, b| self.sse._mm_max_ps(a, b),
+        )
     }
 }
 

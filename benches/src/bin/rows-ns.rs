@@ -1,0 +1,115 @@
+//! Row kernels, nanoseconds per element on one thread, data in the nearest caches.
+//!
+//!     rows-ns [ISA [ROWSxCOLS …]]
+
+use headrow_benches::race::{Contender, race};
+use headrow_kernels::rows::math;
+use headrow_kernels::{
+    Activation, Cpu, LayerNorm, Mat, MatMut, Par, RmsNorm, Visible, activate, add_layer_norm,
+    layer_norm, log_softmax, masked_softmax, rms_norm, softmax,
+};
+use std::hint::black_box;
+use std::time::Duration;
+
+/// What a straightforward loop over the platform's mathematical library makes of softmax.
+fn softmax_with_libm(x: &mut [f32], cols: usize) {
+    for row in x.chunks_exact_mut(cols) {
+        let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let mut sum = 0.0;
+        for x in row.iter_mut() {
+            *x = (*x - max).exp();
+            sum += *x;
+        }
+        row.iter_mut().for_each(|x| *x /= sum);
+    }
+}
+
+type Op<'a> = Box<dyn Fn(MatMut<'_>) + 'a>;
+
+fn main() {
+    let cpu = match std::env::args().nth(1) {
+        Some(isa) => Cpu::with_isa(isa.parse().expect("an instruction set")).expect("available"),
+        None => Cpu::detect(),
+    };
+    println!("{cpu}");
+    println!("{:<28} {:>9} {:>9} {:>9}", "ns per element", "rows×cols", "median", "best");
+    let shape = |text: String| {
+        let (rows, cols) = text.split_once('x').expect("ROWSxCOLS");
+        (rows.parse().expect("rows"), cols.parse().expect("columns"))
+    };
+    let mut shapes: Vec<(usize, usize)> = std::env::args().skip(2).map(shape).collect();
+    if shapes.is_empty() {
+        shapes = vec![(64, 32), (16, 128), (12, 200), (4, 512), (2, 768), (1, 2048)];
+    }
+    for (rows, cols) in shapes {
+        let source: Vec<f32> =
+            (0..rows * cols).map(|i| (i * 7919 % 1009) as f32 / 100.0 - 5.0).collect();
+        let residual = source.iter().map(|x| x * 0.3 + 0.1).collect::<Vec<f32>>();
+        let gamma: Vec<f32> = (0..cols).map(|i| 1.0 + (i % 7) as f32 * 0.01).collect();
+        let visible: Vec<bool> = (0..rows * cols).map(|i| i % 5 != 0).collect();
+        let bias: Vec<f32> = source.iter().map(|x| x * 0.1).collect();
+        let (bias, visible) = (Mat::new(&bias, rows, cols), Mat::new(&visible, rows, cols));
+        let (x, residual) = (Mat::new(&source, rows, cols), Mat::new(&residual, rows, cols));
+        let ln = LayerNorm { gamma: &gamma, beta: Some(&gamma), epsilon: 1e-12 };
+        let rms = RmsNorm { gamma: &gamma, epsilon: 1e-6 };
+        let masked = |kind: Visible<'static>| {
+            Box::new(move |y: MatMut<'_>| masked_softmax(cpu, Par::SERIAL, 0.125, kind.clone(), y))
+        };
+        let one = Par::SERIAL;
+        let ops: Vec<(&str, Op<'_>)> = vec![
+            ("softmax", Box::new(|y| softmax(cpu, one, y))),
+            ("masked softmax, scaled", masked(Visible::All)),
+            ("masked softmax, range", masked(Visible::Range(0..cols - 3))),
+            (
+                "masked softmax, bits",
+                Box::new(|y| masked_softmax(cpu, one, 0.125, Visible::Each(visible), y)),
+            ),
+            (
+                "masked softmax, bias",
+                Box::new(|y| masked_softmax(cpu, one, 0.125, Visible::Added(bias), y)),
+            ),
+            ("log softmax", Box::new(|y| log_softmax(cpu, one, y))),
+            ("LayerNorm", Box::new(|y| layer_norm(cpu, one, &ln, x, y))),
+            ("add + LayerNorm", Box::new(|y| add_layer_norm(cpu, one, &ln, x, residual, None, y))),
+            ("RMSNorm", Box::new(|y| rms_norm(cpu, one, &rms, x, y))),
+            ("ReLU", Box::new(|y| activate(cpu, one, Activation::Relu, y))),
+            ("GELU, erf", Box::new(|y| activate(cpu, one, Activation::GeluErf, y))),
+            ("GELU, tanh", Box::new(|y| activate(cpu, one, Activation::GeluTanh, y))),
+            ("SiLU", Box::new(|y| activate(cpu, one, Activation::Silu, y))),
+            ("exp", Box::new(|y| math::exp(cpu, one, y))),
+            ("ln", Box::new(|y| math::ln(cpu, one, y))),
+            ("erf", Box::new(|y| math::erf(cpu, one, y))),
+            ("tanh", Box::new(|y| math::tanh(cpu, one, y))),
+            ("softmax, scalar libm", Box::new(|mut y| softmax_with_libm(y.row_mut(0), cols))),
+        ];
+        let mut contenders: Vec<Contender<'_>> = ops
+            .iter()
+            .map(|(name, op)| {
+                // Fresh data now and then: softmax of softmax of … tends to a constant row, and x·Φ(x) to
+                // denormals.
+                let mut y = source.clone();
+                let (source, mut calls) = (&source, 0);
+                let (rows, cols) =
+                    if *name == "softmax, scalar libm" { (1, rows * cols) } else { (rows, cols) };
+                Contender::new(*name, move || {
+                    if calls % 16 == 0 {
+                        y.copy_from_slice(black_box(source));
+                    }
+                    calls += 1;
+                    op(MatMut::new(black_box(&mut y), rows, cols));
+                })
+            })
+            .collect();
+        let times = race(&mut contenders, 15, Duration::from_millis(2));
+        let elements = (rows * cols) as f64;
+        for ((name, _), time) in ops.iter().zip(&times) {
+            let (median, best) = (time.median, time.min);
+            println!(
+                "{name:<28} {:>9} {:>9.3} {:>9.3}",
+                format!("{rows}×{cols}"),
+                median / elements * 1e9,
+                best / elements * 1e9
+            );
+        }
+    }
+}
