@@ -1,64 +1,613 @@
-//! GEMM against its definition, and its bits against themselves.
+//! GEMM against its definition, and its bits against one chain of fused multiply-adds per element.
 
 mod support;
 
 use headrow_kernels::gemm::{Blocking, gemm_blocked, gemm_blocked_scratch};
-use headrow_kernels::{Cpu, Epilogue, Left, Mat, PackedB, Par, Right, Scratch, Write, reference};
-use support::{Guarded, Random};
+use headrow_kernels::{
+    Activation, Cpu, Epilogue, Left, LeftKind, Mat, MatMut, Need, PackedB, Par, Right, RightKind,
+    Scratch, Team, Write, activate, gemm, gemm_scratch, reference,
+};
+use support::{Guarded, Random, hash};
 
-#[allow(clippy::too_many_arguments)]
-fn product(
+/// How a product is run; the result may depend on none of it.
+#[derive(Clone, Copy)]
+struct Run<'a> {
     cpu: Cpu,
-    par: Par<'_>,
+    par: Par<'a>,
     blocking: Option<Blocking>,
-    a: Left<'_>,
-    b: Right<'_>,
-    write: Write,
-    epilogue: &Epilogue<'_>,
-    c: &mut Guarded,
-) {
-    let mut c = c.view_mut();
-    let (m, n) = (c.rows(), c.cols());
-    let k = match a {
-        Left::Plain(a) => a.cols(),
-        Left::Transposed(at) => at.rows(),
-    };
-    let threads = par.threads();
-    let blocking = blocking.unwrap_or(Blocking::new(cpu, threads, m, n, k));
-    let need = gemm_blocked_scratch(cpu, &blocking, threads, m, n, k, a.kind(), b.kind());
-    let mut scratch = Scratch::new(need);
-    gemm_blocked(cpu, par, &blocking, a, b, write, epilogue, c.reborrow(), &mut scratch.stack());
+    left: LeftKind,
+    right: RightKind,
+    /// Added to every stride.
+    gap: usize,
+    /// Shifts every first element against its alignment.
+    offset: usize,
 }
 
-fn transpose(a: Mat<'_>) -> Vec<f32> {
-    (0..a.cols()).flat_map(|j| (0..a.rows()).map(move |i| a.row(i)[j])).collect()
+impl<'a> Run<'a> {
+    fn plain(cpu: Cpu) -> Run<'static> {
+        let (left, right) = (LeftKind::Plain, RightKind::Packed);
+        Run { cpu, par: Par::SERIAL, blocking: None, left, right, gap: 0, offset: 0 }
+    }
+
+    /// Every pair of storages of A and B.
+    fn layouts(self) -> impl Iterator<Item = Run<'a>> {
+        let rights = [RightKind::Packed, RightKind::Plain, RightKind::Transposed];
+        let pairs = move |right| {
+            [LeftKind::Plain, LeftKind::Transposed].map(|left| Run { left, right, ..self })
+        };
+        rights.into_iter().flat_map(pairs)
+    }
+
+    fn name(&self, m: usize, n: usize, k: usize) -> String {
+        let Run { cpu, left, right, gap, offset, .. } = self;
+        format!("{} {m}×{n}×{k} {left:?} {right:?}, gap {gap}, offset {offset}", cpu.isa())
+    }
+
+    /// The product of `a` and `b` into `c`, whose guard words are looked after. C holds `old` first.
+    fn product(
+        &self,
+        a: Mat<'_>,
+        b: Mat<'_>,
+        old: Option<Mat<'_>>,
+        epilogue: &Epilogue<'_>,
+    ) -> Guarded {
+        let (m, k, n) = (a.rows(), a.cols(), b.cols());
+        let guarded = |x: Mat<'_>, transposed: bool| {
+            let (rows, cols) = if transposed { (x.cols(), x.rows()) } else { (x.rows(), x.cols()) };
+            let value = |i, j| if transposed { x.row(j)[i] } else { x.row(i)[j] };
+            Guarded::from_fn(rows, cols, cols + self.gap, self.offset, value)
+        };
+        let a = guarded(a, self.left == LeftKind::Transposed);
+        let packed;
+        let b = match self.right {
+            RightKind::Packed => {
+                packed = PackedB::new(self.cpu, b);
+                guarded(b.rows_range(0..0), false)
+            }
+            RightKind::Plain | RightKind::Transposed => {
+                packed = PackedB::zeroed(self.cpu, 0, 0);
+                guarded(b, self.right == RightKind::Transposed)
+            }
+        };
+        let mut c = Guarded::filled(m, n, n + self.gap, self.offset, f32::NAN);
+        if let Some(old) = old {
+            c.view_mut().copy_from(old);
+        }
+        let left = match self.left {
+            LeftKind::Plain => Left::Plain(a.view()),
+            LeftKind::Transposed => Left::Transposed(a.view()),
+        };
+        let right = match self.right {
+            RightKind::Packed => Right::Packed(&packed),
+            RightKind::Plain => Right::Plain(b.view()),
+            RightKind::Transposed => Right::Transposed(b.view()),
+        };
+        let write = if old.is_some() { Write::Accumulate } else { Write::Replace };
+        let threads = self.par.threads();
+        let blocking = self.blocking.unwrap_or(Blocking::new(self.cpu, threads, m, n, k));
+        let need =
+            gemm_blocked_scratch(self.cpu, &blocking, threads, m, n, k, self.left, self.right);
+        let mut scratch = Scratch::new(need);
+        // What is left from earlier uses means nothing.
+        let mut stack = scratch.stack();
+        stack.take::<u8>(need.bytes()).0.fill(0xff);
+        let out = c.view_mut();
+        gemm_blocked(self.cpu, self.par, &blocking, left, right, write, epilogue, out, &mut stack);
+        for (x, what) in [(&a, "A"), (&b, "B"), (&c, "C")] {
+            x.assert_intact(&format!("{what} of {}", self.name(m, n, k)));
+        }
+        c
+    }
+}
+
+/// The definition of the bits: one chain per element.
+fn chain(a: Mat<'_>, b: Mat<'_>, old: Option<Mat<'_>>) -> Vec<f32> {
+    let mut c = Vec::with_capacity(a.rows() * b.cols());
+    for i in 0..a.rows() {
+        for j in 0..b.cols() {
+            let start = old.map_or(0.0, |c| c.row(i)[j]);
+            let products = a.row(i).iter().enumerate();
+            c.push(products.fold(start, |sum, (p, &x)| x.mul_add(b.row(p)[j], sum)));
+        }
+    }
+    c
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|x| x.to_bits()).collect()
+}
+
+/// Rows and columns of a tile, told by the panels of a packed matrix and the rows of the largest tile.
+fn tile(cpu: Cpu) -> (usize, usize) {
+    let nr = PackedB::zeroed(cpu, 1, 1).bytes() / size_of::<f32>();
+    (if nr == 16 { 6 } else { 8 }, nr)
 }
 
 #[test]
-fn small_products_are_within_the_error_bound_on_every_instruction_set() {
+fn every_small_shape_is_one_chain_per_element_in_every_layout() {
     let mut rng = Random::new(1);
     for cpu in Cpu::all() {
-        for (m, n, k) in [(1, 1, 1), (3, 5, 7), (13, 33, 2), (5, 17, 0), (7, 70, 31), (40, 130, 65)]
-        {
-            let a = Guarded::random(m, k, k + 1, 1, &mut rng);
-            let b = Guarded::random(k, n, n + 3, 2, &mut rng);
-            let (exact, magnitude) = reference::gemm::product(a.view(), b.view());
-            let packed = PackedB::new(cpu, b.view());
-            let (at, bt) = (transpose(a.view()), transpose(b.view()));
-            let (at, bt) = (Mat::new(&at, k, m), Mat::new(&bt, n, k));
-            for b in [Right::Packed(&packed), Right::Plain(b.view()), Right::Transposed(bt)] {
-                for a in [Left::Plain(a.view()), Left::Transposed(at)] {
-                    let mut c = Guarded::filled(m, n, n + 2, 3, f32::NAN);
-                    let none = Epilogue::default();
-                    product(cpu, Par::SERIAL, None, a, b, Write::Replace, &none, &mut c);
-                    c.assert_intact("C");
-                    for (at, c) in c.values().into_iter().enumerate() {
-                        let error = (f64::from(c) - exact[at]).abs();
-                        let bound = reference::gemm::error_bound(k, magnitude[at]);
-                        assert!(error <= bound, "{cpu:?} {m}×{n}×{k} element {at}: {error:e}");
+        let (mr, nr) = tile(cpu);
+        for m in 0..=2 * mr + 1 {
+            for n in 0..=2 * nr + 1 {
+                // Wide tiles have many shapes: around the ends of vectors all, between them some.
+                if nr > 16 && n % 16 > 2 && n % 16 < 15 && (n + m) % 5 != 0 {
+                    continue;
+                }
+                for k in [0, 1, 2, 7] {
+                    let (a, b, c) = (rng.vec(m * k), rng.vec(k * n), rng.vec(m * n));
+                    let (a, b, c) = (Mat::new(&a, m, k), Mat::new(&b, k, n), Mat::new(&c, m, n));
+                    let gap = (m + n + k) % 3;
+                    let run = Run { gap, offset: (m + k) % 4, ..Run::plain(cpu) };
+                    let (replaced, added) = (bits(&chain(a, b, None)), bits(&chain(a, b, Some(c))));
+                    for run in run.layouts() {
+                        let none = Epilogue::default();
+                        let name = run.name(m, n, k);
+                        assert!(run.product(a, b, None, &none).bits() == replaced, "{name}");
+                        assert!(run.product(a, b, Some(c), &none).bits() == added, "{name}, added");
                     }
                 }
             }
         }
     }
+}
+
+#[test]
+fn products_are_within_the_error_bound_and_agree_with_another_crate() {
+    let mut rng = Random::new(2);
+    for (m, n, k) in [(1, 1, 1), (3, 5, 7), (13, 33, 2), (7, 70, 31), (40, 130, 65), (5, 65, 1500)]
+    {
+        let (a, b) = (rng.vec(m * k), rng.vec(k * n));
+        let mut other = vec![f32::NAN; m * n];
+        let (rs_a, rs_b) = (k as isize, n as isize);
+        // SAFETY: the strides are those of contiguous m × k, k × n and m × n matrices.
+        unsafe {
+            let (a, b, c) = (a.as_ptr(), b.as_ptr(), other.as_mut_ptr());
+            matrixmultiply::sgemm(m, k, n, 1.0, a, rs_a, 1, b, rs_b, 1, 0.0, c, rs_b, 1);
+        }
+        let (a, b) = (Mat::new(&a, m, k), Mat::new(&b, k, n));
+        let (exact, magnitude) = reference::gemm::product(a, b);
+        for cpu in Cpu::all() {
+            let c = Run::plain(cpu).product(a, b, None, &Epilogue::default()).values();
+            for at in 0..m * n {
+                let bound = reference::gemm::error_bound(k, magnitude[at]);
+                let error = (f64::from(c[at]) - exact[at]).abs();
+                assert!(error <= bound, "{} {m}×{n}×{k} at {at}: {error:e}", cpu.isa());
+                assert!(f64::from((c[at] - other[at]).abs()) <= 2.0 * bound, "{m}×{n}×{k} at {at}");
+            }
+        }
+    }
+}
+
+#[test]
+fn block_sizes_do_not_show_in_the_bits() {
+    let mut rng = Random::new(3);
+    for cpu in Cpu::all() {
+        let (mr, nr) = tile(cpu);
+        let (m, n, k) = (2 * mr + 3, 3 * nr + 5, 37);
+        let (a, b, c) = (rng.vec(m * k), rng.vec(k * n), rng.vec(m * n));
+        let (a, b, c) = (Mat::new(&a, m, k), Mat::new(&b, k, n), Mat::new(&c, m, n));
+        let (replaced, added) = (bits(&chain(a, b, None)), bits(&chain(a, b, Some(c))));
+        let usual = Blocking::new(cpu, 1, m, n, k);
+        for size in [1, 2, 5, mr, mr + 1, 36, 37, usize::MAX] {
+            let blockings = [
+                Blocking { mc: size, ..usual },
+                Blocking { kc: size, ..usual },
+                Blocking { nc: size, direct_rows: 0, ..usual },
+                Blocking { chunk_rows: size, ..usual },
+                Blocking { chunk_cols: size, ..usual },
+                Blocking { direct_rows: usize::MAX, kc: size, mc: size, ..usual },
+                Blocking {
+                    mc: size,
+                    kc: size,
+                    nc: size,
+                    chunk_rows: size,
+                    chunk_cols: size,
+                    direct_rows: 0,
+                },
+            ];
+            for blocking in blockings {
+                let run = Run { blocking: Some(blocking), ..Run::plain(cpu) };
+                for run in run.layouts() {
+                    let none = Epilogue::default();
+                    let name = format!("{} {blocking:?}", run.name(m, n, k));
+                    assert!(run.product(a, b, None, &none).bits() == replaced, "{name}");
+                    assert!(run.product(a, b, Some(c), &none).bits() == added, "{name}, added");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn threads_do_not_show_in_the_bits() {
+    let mut rng = Random::new(4);
+    for (m, n, k) in [(1, 700, 300), (5, 300, 200), (16, 200, 170), (130, 50, 60), (40, 40, 200)] {
+        let (a, b) = (rng.vec(m * k), rng.vec(k * n));
+        let (a, b) = (Mat::new(&a, m, k), Mat::new(&b, k, n));
+        let bias = rng.vec(n);
+        let epilogue = Epilogue { bias: Some(&bias), alpha: Some(0.3), ..Epilogue::default() };
+        for cpu in Cpu::all() {
+            let alone = Run::plain(cpu).product(a, b, None, &epilogue).bits();
+            for threads in 1..=8 {
+                Team::new(threads).open(|par| {
+                    for run in (Run { par, ..Run::plain(cpu) }).layouts() {
+                        let usual = Blocking::new(cpu, threads, m, n, k);
+                        for blocking in [usual, Blocking { chunk_rows: 3, chunk_cols: 1, ..usual }]
+                        {
+                            let run = Run { blocking: Some(blocking), ..run };
+                            let name = format!("{}, {threads} threads", run.name(m, n, k));
+                            assert!(run.product(a, b, None, &epilogue).bits() == alone, "{name}");
+                        }
+                    }
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn a_row_is_the_same_alone_and_among_others() {
+    let mut rng = Random::new(5);
+    let (m, n, k) = (150, 150, 70);
+    let (a, b) = (rng.vec(m * k), rng.vec(k * n));
+    let (a, b) = (Mat::new(&a, m, k), Mat::new(&b, k, n));
+    let none = Epilogue::default();
+    for cpu in Cpu::all() {
+        let all = Run::plain(cpu).product(a, b, None, &none).bits();
+        for rows in [1, 2, 3, 5, 6, 7, 8, 13, 16, 17, 149] {
+            for run in Run::plain(cpu).layouts() {
+                let first = 150 - rows;
+                let some = run.product(a.rows_range(first..m), b, None, &none).bits();
+                assert!(some == all[first * n..], "{}", run.name(rows, n, k));
+            }
+        }
+    }
+}
+
+#[test]
+fn strides_and_alignments_do_not_show_in_the_bits() {
+    let mut rng = Random::new(6);
+    let (m, n, k) = (9, 71, 19);
+    let (a, b) = (rng.vec(m * k), rng.vec(k * n));
+    let (a, b) = (Mat::new(&a, m, k), Mat::new(&b, k, n));
+    let expected = bits(&chain(a, b, None));
+    for cpu in Cpu::all() {
+        for gap in [0, 1, 13, 64] {
+            for offset in 0..16 {
+                for run in (Run { gap, offset, ..Run::plain(cpu) }).layouts() {
+                    let c = run.product(a, b, None, &Epilogue::default());
+                    assert!(c.bits() == expected, "{}", run.name(m, n, k));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_nan_reaches_its_row_or_column_and_no_other_element() {
+    let mut rng = Random::new(7);
+    for cpu in Cpu::all() {
+        let (mr, nr) = tile(cpu);
+        let (m, n, k) = (mr + 2, nr + 3, 5);
+        let (a, b) = (rng.vec(m * k), rng.vec(k * n));
+        for bad in [f32::NAN, f32::INFINITY] {
+            for run in Run::plain(cpu).layouts() {
+                let surfaces = |a: &[f32], b: &[f32], hit: &dyn Fn(usize, usize) -> bool| {
+                    let (a, b) = (Mat::new(a, m, k), Mat::new(b, k, n));
+                    let c = run.product(a, b, None, &Epilogue::default()).values();
+                    for (at, c) in c.into_iter().enumerate() {
+                        let (i, j) = (at / n, at % n);
+                        assert_eq!(c.is_finite(), !hit(i, j), "({i}, {j}) {}", run.name(m, n, k));
+                    }
+                };
+                for at in 0..m * k {
+                    let mut a = a.clone();
+                    a[at] = bad;
+                    surfaces(&a, &b, &|i, _| i == at / k);
+                }
+                for at in 0..k * n {
+                    let mut b = b.clone();
+                    b[at] = bad;
+                    surfaces(&a, &b, &|_, j| j == at % n);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn nothing_is_skipped_for_a_zero() {
+    for cpu in Cpu::all() {
+        for run in Run::plain(cpu).layouts() {
+            let product = |a: f32, b: f32| {
+                let (a, b) = ([a; 3], [b; 3]);
+                let (a, b) = (Mat::new(&a, 1, 3), Mat::new(&b, 3, 1));
+                run.product(a, b, None, &Epilogue::default()).values()[0]
+            };
+            assert!(product(0.0, f32::INFINITY).is_nan(), "0·∞");
+            assert!(product(f32::NEG_INFINITY, -0.0).is_nan(), "−∞·−0");
+            // The chain starts from +0, and +0 + −0 = +0.
+            assert_eq!(product(-0.0, 1.0).to_bits(), 0, "−0·1");
+            assert_eq!(
+                product(1e-30, -1e-30).to_bits(),
+                (-0.0f32).to_bits(),
+                "underflow keeps its sign"
+            );
+        }
+    }
+}
+
+#[test]
+fn denormals_are_kept() {
+    let mut rng = Random::new(8);
+    let (m, n, k) = (7, 40, 9);
+    let tiny = |rng: &mut Random, len| rng.vec(len).iter().map(|x| x * 1e-20).collect::<Vec<_>>();
+    let (a, b) = (tiny(&mut rng, m * k), tiny(&mut rng, k * n));
+    let (a, b) = (Mat::new(&a, m, k), Mat::new(&b, k, n));
+    let expected = chain(a, b, None);
+    assert!(expected.iter().any(|x| x.is_subnormal()), "the case has none");
+    for cpu in Cpu::all() {
+        for run in Run::plain(cpu).layouts() {
+            let c = run.product(a, b, None, &Epilogue::default());
+            assert!(c.bits() == bits(&expected), "{}", run.name(m, n, k));
+        }
+    }
+}
+
+#[test]
+fn the_epilogue_equals_the_separate_operations() {
+    let mut rng = Random::new(9);
+    let activations = [
+        Activation::Identity,
+        Activation::Relu,
+        Activation::GeluErf,
+        Activation::GeluTanh,
+        Activation::GeluQuick,
+        Activation::Silu,
+    ];
+    for (m, n, k) in [(1, 5, 3), (3, 70, 11), (20, 33, 8), (5, 20, 0)] {
+        let (a, b, c) = (rng.vec(m * k), rng.vec(k * n), rng.vec(m * n));
+        let (a, b, c) = (Mat::new(&a, m, k), Mat::new(&b, k, n), Mat::new(&c, m, n));
+        let bias = rng.vec(n);
+        let residual = Guarded::random(m, n, n + 7, 3, &mut rng);
+        for cpu in Cpu::all() {
+            for which in 0..8 {
+                for activation in activations {
+                    let epilogue = Epilogue {
+                        alpha: (which & 1 != 0).then_some(0.37),
+                        bias: (which & 2 != 0).then_some(&bias),
+                        activation,
+                        residual: (which & 4 != 0).then_some(residual.view()),
+                    };
+                    for old in [None, Some(c)] {
+                        let mut expected = chain(a, b, old);
+                        if let Some(alpha) = epilogue.alpha {
+                            expected.iter_mut().for_each(|x| *x *= alpha);
+                        }
+                        if let Some(bias) = epilogue.bias {
+                            expected.iter_mut().enumerate().for_each(|(at, x)| *x += bias[at % n]);
+                        }
+                        activate(cpu, Par::SERIAL, activation, MatMut::new(&mut expected, m, n));
+                        if epilogue.residual.is_some() {
+                            let residual = residual.values();
+                            expected.iter_mut().zip(residual).for_each(|(x, r)| *x += r);
+                        }
+                        let tiny = Blocking {
+                            mc: 2,
+                            kc: 3,
+                            nc: 1,
+                            chunk_rows: 3,
+                            chunk_cols: 1,
+                            direct_rows: 1,
+                        };
+                        for blocking in [None, Some(tiny)] {
+                            let run = Run { blocking, gap: 1, ..Run::plain(cpu) };
+                            for run in run.layouts() {
+                                let name = format!("{} {epilogue:?}", run.name(m, n, k));
+                                let c = run.product(a, b, old, &epilogue);
+                                assert!(c.bits() == bits(&expected), "{name}");
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn relu_in_the_epilogue_prefers_plus_zero_and_keeps_nan() {
+    for cpu in Cpu::all() {
+        let epilogue = Epilogue { activation: Activation::Relu, ..Epilogue::default() };
+        let (a, b) = ([1.0, f32::NAN, -1e-30], [1e-30, -1e-30, -2.0]);
+        let (a, b) = (Mat::new(&a, 3, 1), Mat::new(&b, 1, 3));
+        let c = Run::plain(cpu).product(a, b, None, &epilogue).values();
+        assert_eq!(bits(&c[..3]), bits(&[1e-30, 0.0, 0.0]));
+        assert!(c[3..6].iter().all(|x| x.is_nan()));
+        assert_eq!(bits(&c[6..]), bits(&[0.0, 0.0, 2e-30]));
+    }
+}
+
+#[test]
+fn an_empty_depth_gives_zeros_or_the_old_values_and_then_the_epilogue() {
+    for cpu in Cpu::all() {
+        let old = [1.0, -2.0, 3.0, -4.0, 5.0, -6.0];
+        let (a, b) = (Mat::new(&[], 2, 0), Mat::new(&[], 0, 3));
+        let old = Mat::new(&old, 2, 3);
+        let bias = [0.5, 0.25, -0.0];
+        let epilogue = Epilogue { bias: Some(&bias), ..Epilogue::default() };
+        for run in Run::plain(cpu).layouts() {
+            let none = Epilogue::default();
+            assert_eq!(run.product(a, b, None, &none).bits(), [0; 6]);
+            assert_eq!(
+                run.product(a, b, Some(old), &none).bits(),
+                bits(&[1., -2., 3., -4., 5., -6.])
+            );
+            assert_eq!(run.product(a, b, None, &epilogue).values(), [0.5, 0.25, 0., 0.5, 0.25, 0.]);
+        }
+    }
+}
+
+#[test]
+fn packing_column_by_column_equals_packing_at_once() {
+    let mut rng = Random::new(10);
+    for cpu in Cpu::all() {
+        let (_, nr) = tile(cpu);
+        let (k, n) = (19, 2 * nr + 5);
+        let b = Guarded::random(k, n, n + 2, 1, &mut rng);
+        let bt: Vec<f32> = (0..n)
+            .flat_map(|j| (0..k).map(|p| (p, j)).collect::<Vec<_>>())
+            .map(|(p, j)| b.view().row(p)[j])
+            .collect();
+        let bt = Mat::new(&bt, n, k);
+        let whole = PackedB::new(cpu, b.view());
+        let transposed = PackedB::from_transposed(cpu, bt);
+        assert_eq!((whole.k(), whole.n()), (k, n));
+        assert_eq!(whole.bytes(), k * 3 * nr * size_of::<f32>());
+        for width in [1, 3, nr - 1, nr, nr + 1, n] {
+            let mut parts = PackedB::zeroed(cpu, k, n);
+            for first in (0..n).step_by(width) {
+                parts.set_columns(first, bt.rows_range(first..n.min(first + width)));
+            }
+            for p in 0..k {
+                for j in 0..n {
+                    let expected = b.view().row(p)[j].to_bits();
+                    for packed in [&whole, &transposed, &parts] {
+                        assert_eq!(
+                            packed.get(p, j).to_bits(),
+                            expected,
+                            "({p}, {j}), width {width}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_plain_a_times_a_packed_b_needs_no_scratch() {
+    let cpu = Cpu::detect();
+    for m in [1, 16, 500] {
+        let need = gemm_scratch(cpu, 4, m, 500, 500, LeftKind::Plain, RightKind::Packed);
+        assert_eq!(need, Need::NONE);
+    }
+}
+
+/// Rows 2³¹ + 3 elements apart. Only the pages that hold values are ever touched.
+#[test]
+fn offsets_beyond_31_bits_are_reached() {
+    let stride = (1usize << 31) + 3;
+    let mut buffer: Vec<f32> = Vec::new();
+    if buffer.try_reserve_exact(stride + 8).is_err() {
+        eprintln!("not enough address space: skipped");
+        return;
+    }
+    // A zeroed allocation is not touched page by page.
+    drop(buffer);
+    let mut buffer = vec![0.0f32; stride + 8];
+    buffer[..3].copy_from_slice(&[1.0, 2.0, 3.0]);
+    buffer[stride..stride + 3].copy_from_slice(&[4.0, 5.0, 6.0]);
+    let b = [1.0, 10.0, 100.0];
+    for cpu in Cpu::all() {
+        let packed = PackedB::new(cpu, Mat::new(&b, 3, 1));
+        let (a, rest) = buffer.split_at_mut(stride + 3);
+        let a = Mat::with_stride(a, 2, 3, stride);
+        let mut c = [f32::NAN; 2];
+        let mut none = Scratch::new(Need::NONE);
+        let (write, epilogue) = (Write::Replace, Epilogue::default());
+        let out = MatMut::new(&mut c, 2, 1);
+        gemm(cpu, Par::SERIAL, a, &packed, write, &epilogue, out, &mut none.stack());
+        assert_eq!(c, [321.0, 654.0]);
+        assert!(rest.iter().all(|&x| x == 0.0));
+        // And as the output.
+        let a = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
+        let out = MatMut::with_stride(&mut buffer, 2, 1, stride);
+        let a = Mat::new(&a, 2, 3);
+        gemm(cpu, Par::SERIAL, a, &packed, write, &epilogue, out, &mut none.stack());
+        assert_eq!((buffer[0], buffer[stride]), (321.0, 654.0));
+        buffer[0] = 1.0;
+        buffer[stride] = 4.0;
+    }
+}
+
+/// m, n, k, the product's hash with and without an epilogue: the same on every instruction set and in
+/// every version.
+const RECORDED: [(usize, usize, usize, u64, u64); 6] = [
+    (1, 1, 1, 0, 0),
+    (5, 17, 33, 0, 0),
+    (13, 65, 64, 0, 0),
+    (6, 128, 384, 0, 0),
+    (64, 31, 100, 0, 0),
+    (97, 130, 57, 0, 0),
+];
+
+#[test]
+fn the_bits_are_the_recorded_ones() {
+    for cpu in Cpu::all() {
+        let measured = RECORDED.map(|(m, n, k, ..)| {
+            let mut rng = Random::new((m * 1_000_000 + n * 1000 + k) as u64);
+            let (a, b) = (rng.vec(m * k), rng.vec(k * n));
+            let (a, b) = (Mat::new(&a, m, k), Mat::new(&b, k, n));
+            let (bias, residual) = (rng.vec(n), rng.vec(m * n));
+            let epilogue = Epilogue {
+                alpha: Some(0.125),
+                bias: Some(&bias),
+                activation: Activation::Relu,
+                residual: Some(Mat::new(&residual, m, n)),
+            };
+            let [plain, finished] = [Epilogue::default(), epilogue]
+                .map(|epilogue| hash(&Run::plain(cpu).product(a, b, None, &epilogue).values()));
+            (m, n, k, plain, finished)
+        });
+        assert!(measured == RECORDED, "{}: {measured:#x?}", cpu.isa());
+    }
+}
+
+fn multiply(a: (usize, usize), b: (usize, usize), c: (usize, usize), epilogue: &Epilogue<'_>) {
+    let cpu = Cpu::detect();
+    let zeros = vec![0.0; 64];
+    let mut out = vec![0.0; 64];
+    let mut scratch = Scratch::new(Need::of::<f32>(4096));
+    let (a, b) = (Mat::new(&zeros, a.0, a.1), Mat::new(&zeros, b.0, b.1));
+    let out = MatMut::new(&mut out, c.0, c.1);
+    gemm(cpu, Par::SERIAL, a, b, Write::Replace, epilogue, out, &mut scratch.stack());
+}
+
+#[test]
+#[should_panic(expected = "A is 2×3, B is 4×5, C is 2×5")]
+fn unequal_depths_are_refused() {
+    multiply((2, 3), (4, 5), (2, 5), &Epilogue::default());
+}
+
+#[test]
+#[should_panic(expected = "A is 2×3, B is 3×5, C is 3×5")]
+fn an_output_of_another_shape_is_refused() {
+    multiply((2, 3), (3, 5), (3, 5), &Epilogue::default());
+}
+
+#[test]
+#[should_panic(expected = "a bias of 4 values for C of 2×5")]
+fn a_bias_of_another_length_is_refused() {
+    multiply((2, 3), (3, 5), (2, 5), &Epilogue { bias: Some(&[0.0; 4]), ..Epilogue::default() });
+}
+
+#[test]
+#[should_panic(expected = "a residual of 1×5 for C of 2×5")]
+fn a_residual_of_another_shape_is_refused() {
+    let residual = Some(Mat::new(&[0.0; 5], 1, 5));
+    multiply((2, 3), (3, 5), (2, 5), &Epilogue { residual, ..Epilogue::default() });
+}
+
+#[test]
+#[should_panic(expected = "scratch too small")]
+fn too_little_scratch_is_refused() {
+    let (cpu, x) = (Cpu::detect(), [0.0; 4]);
+    let x = Mat::new(&x, 2, 2);
+    let mut out = [0.0; 4];
+    let (write, none) = (Write::Replace, Epilogue::default());
+    let out = MatMut::new(&mut out, 2, 2);
+    let mut scratch = Scratch::new(Need::NONE);
+    gemm(cpu, Par::SERIAL, x, Right::Transposed(x), write, &none, out, &mut scratch.stack());
 }

@@ -1,0 +1,113 @@
+//! No operation allocates: a counting allocator watches each once it has its scratch memory.
+//!
+//! To add one, append a row to [`operations`]: a name and a closure that owns all it needs.
+
+mod support;
+
+use headrow_kernels::{
+    Activation, Cpu, Epilogue, Left, LeftKind, Mat, MatMut, PackedB, Par, Right, RightKind,
+    Scratch, Write, gemm, gemm_scratch,
+};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use support::Random;
+
+/// Counts the allocations of each thread.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+}
+
+fn count() {
+    // A thread that is being torn down has no counter any more.
+    let _ = ALLOCATIONS.try_with(|n| n.set(n.get() + 1));
+}
+
+// SAFETY: hands every request on to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promises are those of `System`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: as above.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// One operation, with its operands and scratch memory inside.
+type Operation = (String, Box<dyn FnMut()>);
+
+/// Everything that must not allocate, on `cpu`.
+fn operations(cpu: Cpu) -> Vec<Operation> {
+    let mut all = Vec::new();
+    gemms(cpu, &mut all);
+    all
+}
+
+fn gemms(cpu: Cpu, all: &mut Vec<Operation>) {
+    let (n, k) = (70, 90);
+    for m in [1, 7, 16, 130] {
+        for left in [LeftKind::Plain, LeftKind::Transposed] {
+            for right in [RightKind::Packed, RightKind::Plain, RightKind::Transposed] {
+                let mut rng = Random::new(1);
+                let (a, b, bias) = (rng.vec(m * k), rng.vec(k * n), rng.vec(n));
+                let mut c = vec![0.0; m * n];
+                let packed = PackedB::new(cpu, Mat::new(&b, k, n));
+                let mut scratch = Scratch::new(gemm_scratch(cpu, 1, m, n, k, left, right));
+                let run = move || {
+                    let a = match left {
+                        LeftKind::Plain => Left::Plain(Mat::new(&a, m, k)),
+                        LeftKind::Transposed => Left::Transposed(Mat::new(&a, k, m)),
+                    };
+                    let b = match right {
+                        RightKind::Packed => Right::Packed(&packed),
+                        RightKind::Plain => Right::Plain(Mat::new(&b, k, n)),
+                        RightKind::Transposed => Right::Transposed(Mat::new(&b, n, k)),
+                    };
+                    let epilogue = Epilogue {
+                        bias: Some(&bias),
+                        activation: Activation::GeluErf,
+                        ..Epilogue::default()
+                    };
+                    let (out, mut stack) = (MatMut::new(&mut c, m, n), scratch.stack());
+                    gemm(cpu, Par::SERIAL, a, b, Write::Replace, &epilogue, out, &mut stack);
+                };
+                all.push((format!("gemm m {m} {left:?} {right:?}"), Box::new(run)));
+            }
+        }
+    }
+}
+
+#[test]
+fn no_operation_allocates() {
+    for cpu in Cpu::all() {
+        for (name, mut run) in operations(cpu) {
+            // Detection of the processor and the like happens once.
+            run();
+            let before = ALLOCATIONS.get();
+            run();
+            let allocations = ALLOCATIONS.get() - before;
+            assert_eq!(allocations, 0, "{} {name}", cpu.isa());
+        }
+    }
+}
+
+#[test]
+fn the_counter_counts() {
+    let before = ALLOCATIONS.get();
+    drop(std::hint::black_box(vec![1u8; 100]));
+    assert_eq!(ALLOCATIONS.get() - before, 1);
+}
