@@ -110,6 +110,10 @@ fn a_comparison_fails_where_it_must() {
     assert!(check(&[f32::NAN], &[0.0], f32, true).is_err());
     assert_eq!(check(&[1.0 + 1.0 / 256.0], &[1.0], Kind::Bf16, false), Ok(()));
     assert!(check(&[1.0 + 1.0 / 256.0], &[1.0], f32, false).is_err());
+    // A record of integers is none of a kernel in f32.
+    let output = Output::from(Array::scalar(1.0));
+    let ints = Value::Int(Array::scalar(1));
+    assert!(compare("y", &output, &ints, Kind::Int, tolerance).is_err());
 }
 
 #[test]

@@ -52,6 +52,10 @@ pub(crate) fn compare(
 }
 
 fn element(got: f32, want: f64, blind: bool, tolerance: Tolerance) -> bool {
+    // Where sums leave f32 on their way, any result of f32 is as good.
+    if tolerance.absolute == f64::INFINITY {
+        return true;
+    }
     // A record in f64 may lie beyond what f32 holds.
     let rounded = want as f32;
     if want.is_nan() {
