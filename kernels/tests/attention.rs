@@ -298,7 +298,10 @@ fn instruction_sets_threads_and_block_sizes_do_not_show_in_the_bits() {
             }
             for rows in [1, 2, 5, 7, 24, 84, usize::MAX] {
                 for (keys, queries, pack_values) in [(1, 1, 0), (3, 10, 5), (64, 33, 1000)] {
-                    let blocking = Blocking { rows, keys, queries, pack_values, spread: false };
+                    let copy_queries = 20 * keys;
+                    let spread = false;
+                    let blocking =
+                        Blocking { rows, keys, queries, pack_values, copy_queries, spread };
                     let bits = case.run_blocked(cpu, Par::SERIAL, &blocking);
                     assert_eq!(bits, expected, "{cpu:?}, {blocking:?}");
                     if rows == 5 {

@@ -38,9 +38,53 @@ pub(super) struct Rows<'a> {
     pub(super) query: usize,
     /// Whether the next row is the next head of the same query.
     pub(super) over_heads: bool,
+    /// The first row's d_k elements of Q, or of a copy, and how far apart rows are there.
+    pub(super) q: *const f32,
+    pub(super) ldq: usize,
 }
 
-impl Rows<'_> {
+impl<'a> Rows<'a> {
+    /// Rows of Q where they lie.
+    ///
+    /// # Panics
+    /// When they are not within the segment's queries and the heads.
+    pub(super) fn new(
+        call: &Call<'_>,
+        segment: &'a Segment,
+        head: usize,
+        query: usize,
+        count: usize,
+        over_heads: bool,
+    ) -> Rows<'a> {
+        let (heads, queries) = if over_heads { (count, 1) } else { (1, count) };
+        assert!(
+            head + heads <= call.shape.heads && query + queries <= segment.queries.len(),
+            "{heads} heads from {head} on, {queries} queries from {query} on"
+        );
+        let row = segment.queries.start + query;
+        let d_k = call.shape.d_k;
+        // Rows and heads exist in Q; with d_k = 0 nothing is read there.
+        let q = call.q.as_ptr().wrapping_add(row * call.q.stride() + head * d_k);
+        let ldq = if over_heads { d_k } else { call.q.stride() };
+        Rows { segment, count, head, query, over_heads, q, ldq }
+    }
+
+    /// The same rows, their part of Q copied to `to`, one after the other: rows of a wide matrix fall into few
+    /// sets of the first-level cache.
+    pub(super) fn copied(mut self, d_k: usize, to: &mut [f32]) -> Rows<'a> {
+        assert!(to.len() == self.count * d_k);
+        for (r, to) in to.chunks_exact_mut(d_k.max(1)).enumerate() {
+            // SAFETY: row r < count of Q, or of the head's neighbours: d_k elements (`Rows::new`).
+            let from = unsafe { std::slice::from_raw_parts(self.q.add(r * self.ldq), d_k) };
+            let (from_pieces, rest) = from.as_chunks::<8>();
+            let (to_pieces, to_rest) = to.as_chunks_mut::<8>();
+            to_pieces.iter_mut().zip(from_pieces).for_each(|(to, from)| *to = *from);
+            to_rest.copy_from_slice(rest);
+        }
+        (self.q, self.ldq) = (to.as_ptr(), d_k);
+        self
+    }
+
     /// Head and query of row r.
     fn at(&self, r: usize) -> (usize, usize) {
         if self.over_heads { (self.head + r, self.query) } else { (self.head, self.query + r) }
@@ -190,20 +234,17 @@ impl Call<'_> {
             return;
         }
         let (d_k, nr) = (self.shape.d_k, self.cpu.table.gemm.nr);
-        let (head, query) = rows.at(part.start);
-        let row = rows.segment.queries.start + query;
         // Whole vectors, as far as the panel goes.
         let whole = keys.len().next_multiple_of(16).min(keys.len().next_multiple_of(nr));
-        // SAFETY: the part's rows of Q are within the segment and its heads (`Rows`), the rest is the
-        // caller's promise; d_k may be 0, when nothing of Q or the keys is read. `Cpu` proves the
-        // instruction set.
+        // SAFETY: the part's rows of Q are there (`Rows`), the rest is the caller's promise; d_k may be 0,
+        // when nothing of Q or the keys is read. `Cpu` proves the instruction set.
         unsafe {
             (self.cpu.table.gemm.tile)(TileArgs {
                 m: part.len(),
                 n: whole,
                 k: d_k,
-                a: self.q.as_ptr().wrapping_add(row * self.q.stride() + head * d_k),
-                lda: rows.stride(d_k, self.q.stride()),
+                a: rows.q.wrapping_add(part.start * rows.ldq),
+                lda: rows.ldq,
                 b: panels.wrapping_add(keys.start * d_k),
                 ldb: nr,
                 panel: d_k * nr,

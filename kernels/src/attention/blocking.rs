@@ -17,6 +17,8 @@ pub struct Blocking {
     pub queries: usize,
     /// From this many rows on (queries × heads of a group), values are copied into panels.
     pub pack_values: usize,
+    /// From this many keys on, the queries of a block are copied side by side.
+    pub copy_queries: usize,
     /// One query at a time over many keys, and fewer heads than workers: scores are shared out by panels
     /// of keys, and the weighted values by columns.
     pub spread: bool,
@@ -71,7 +73,7 @@ impl Blocking {
             queries = queries.next_multiple_of(rows);
             spread = all < threads && segments.iter().all(|s| s.queries.len() <= 1);
         }
-        Blocking { rows, keys: 256, queries, pack_values: 4 * mr, spread }
+        Blocking { rows, keys: 256, queries, pack_values: 4 * mr, copy_queries: 96, spread }
     }
 
     /// The same with every size at least 1.

@@ -12,12 +12,14 @@ use std::ops::Range;
 
 /// Room for `rows` rows of `keys` keys, with `scores` elements for their scores.
 #[track_caller]
-fn block_need(rows: usize, keys: usize, scores: usize) -> Need {
+fn block_need(d_k: usize, rows: usize, keys: usize, scores: usize) -> Need {
+    let queries = rows.checked_mul(d_k).expect("scratch size overflows");
     let marks = rows.checked_mul(keys).expect("scratch size overflows");
     Need::of::<f32>(scores)
         .and(Need::of::<f32>(rows))
         .and(Need::of::<usize>(3 * rows))
         .and(Need::of::<u8>(marks))
+        .and(Need::of::<f32>(queries))
 }
 
 /// Room for the keys and values of one head.
@@ -54,8 +56,9 @@ pub(super) fn scratch(
         None => Some(most_scores(cpu, rows, keys)),
     };
     let scores = scores.expect("scratch size overflows");
-    let each = panels_need(cpu, shape, keys).and(block_need(rows, keys, scores));
-    let spread = block_need(shape.heads, keys, shape.heads.checked_mul(row).expect("scratch size"));
+    let each = panels_need(cpu, shape, keys).and(block_need(shape.d_k, rows, keys, scores));
+    let spread =
+        block_need(0, shape.heads, keys, shape.heads.checked_mul(row).expect("scratch size"));
     let spread = if threads > 1 { spread } else { Need::NONE };
     each.times(threads.max(1)).and(spread)
 }
@@ -82,7 +85,7 @@ pub(super) fn run(
     let (keys, rows) = (extent.keys, blocking.rows.min(most_rows(call.shape, extent)));
     let row = row_of_scores(call.cpu.table.gemm.nr, keys);
     let marks = if call.mask.is_none() { 0 } else { keys };
-    let block = block_need(rows, marks, rows * row);
+    let block = block_need(call.shape.d_k, rows, marks, rows * row);
     let each = panels_need(call.cpu, call.shape, keys).and(block);
     par.run_with(items, each, stack, &|mut item, stack| {
         let mut segments = segments.iter();
@@ -132,14 +135,10 @@ fn one_item(
     for round in 0..rounds {
         for first in (0..count).step_by(blocking.rows) {
             let (head, query) = if over_heads { (first, 0) } else { (round, first) };
-            let rows = Rows {
-                segment,
-                count: blocking.rows.min(count - first),
-                head: kv_head * group + head,
-                query: queries.start + query,
-                over_heads,
-            };
-            one_block(call, blocking.keys, &rows, panels, values, end, &mut stack);
+            let count = blocking.rows.min(count - first);
+            let (head, query) = (kv_head * group + head, queries.start + query);
+            let rows = Rows::new(call, segment, head, query, count, over_heads);
+            one_block(call, blocking, rows, panels, values, end, &mut stack);
         }
     }
 }
@@ -147,8 +146,8 @@ fn one_item(
 /// Scores, weights and weighted values of one block of rows.
 fn one_block(
     call: &Call<'_>,
-    depth: usize,
-    rows: &Rows<'_>,
+    blocking: &Blocking,
+    rows: Rows<'_>,
     panels: &[f32],
     values: Values,
     end: usize,
@@ -159,7 +158,9 @@ fn one_block(
     let (scores, mut stack) = stack.take::<f32>(rows.count * ld);
     let (sums, mut stack) = stack.take::<f32>(rows.count);
     let (seen, mut stack) = stack.take::<usize>(3 * rows.count);
-    let (visible, _) = stack.take::<u8>(rows.count * marks);
+    let (visible, mut stack) = stack.take::<u8>(rows.count * marks);
+    let (copy, _) = stack.take::<f32>(rows.count * call.shape.d_k);
+    let rows = &if end < blocking.copy_queries { rows } else { rows.copied(call.shape.d_k, copy) };
     let (seen, _) = seen.as_chunks_mut::<3>();
     for (r, seen) in seen.iter_mut().enumerate() {
         *seen = call.see(rows, r, &mut visible[r * marks..][..marks]);
@@ -175,7 +176,7 @@ fn one_block(
     let weights = Weights { seen, span, weights: scores, ld, sums };
     // SAFETY: `values` covers all keys below `end`; an item is one worker's, and no other has these
     // queries with these heads.
-    unsafe { call.weigh_values(rows, 0..call.shape.d_v, depth, weights, values) };
+    unsafe { call.weigh_values(rows, 0..call.shape.d_v, blocking.keys, weights, values) };
 }
 
 /// A shared slice of which each worker writes a part of its own.
@@ -226,13 +227,7 @@ fn spread(
     let (seen, mut stack) = stack.take::<usize>(3 * heads);
     let (visible, mut stack) = stack.take::<u8>(heads * marks);
     let (seen, _) = seen.as_chunks_mut::<3>();
-    let rows = |kv_head: usize| Rows {
-        segment,
-        count: group,
-        head: kv_head * group,
-        query: 0,
-        over_heads: true,
-    };
+    let rows = |kv_head: usize| Rows::new(call, segment, kv_head * group, 0, group, true);
     let keys = call.k.rows_range(segment.keys.start..segment.keys.start + end);
     let values = call.v.rows_range(segment.keys.start..segment.keys.start + end);
 
@@ -259,7 +254,6 @@ fn spread(
     });
 
     // Weights: an item is one head's row.
-    let all = Rows { count: heads, ..rows(0) };
     let (shared, shared_seen) = (Parts(scores.as_mut_ptr()), Parts(seen.as_mut_ptr()));
     let (shared_sums, shared_visible) = (Parts(sums.as_mut_ptr()), Parts(visible.as_mut_ptr()));
     par.run(heads, &|head, _| {
@@ -272,6 +266,7 @@ fn spread(
                 shared_visible.part(head * marks, marks),
             )
         };
+        let all = Rows::new(call, segment, 0, 0, heads, true);
         *seen = call.see(&all, head, visible);
         *sum = call.weigh(&all, head, *seen, 0..end, visible, scores);
     });

@@ -24,20 +24,17 @@ pub(super) fn pack_keys(cpu: Cpu, keys: Mat<'_>, out: &mut [f32]) {
 /// Packs values, s × d_v, into panels of `nr` columns: column c of key j lies at
 /// `(c / nr)·s·nr + j·nr + c mod nr`. What is beyond the last column is not written.
 pub(super) fn pack_values(values: Mat<'_>, nr: usize, out: &mut [f32]) {
-    let panel = values.rows() * nr;
-    for j in 0..values.rows() {
-        // Pieces of a known size are moved in registers, without a call.
-        let row = values.row(j);
-        let (lines, rest) =
-            if nr.is_multiple_of(16) { row.as_chunks::<16>() } else { (&[][..], row) };
-        let mut c = 0;
-        for line in lines {
-            out[c / nr * panel + j * nr + c % nr..][..16].copy_from_slice(line);
-            c += 16;
-        }
-        for &x in rest {
-            out[c / nr * panel + j * nr + c % nr] = x;
-            c += 1;
+    let (rows, columns) = (values.rows(), values.cols());
+    for (panel, first) in out.chunks_exact_mut((rows * nr).max(1)).zip((0..columns).step_by(nr)) {
+        let columns = first..columns.min(first + nr);
+        for (j, out) in panel.chunks_exact_mut(nr).enumerate() {
+            // Pieces of a known size are moved in registers, without a call.
+            let (from, _) = values.row(j)[columns.clone()].as_chunks::<8>();
+            let (to, _) = out.as_chunks_mut::<8>();
+            to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+            for c in from.len() * 8..columns.len() {
+                out[c] = values.row(j)[first + c];
+            }
         }
     }
 }
