@@ -4,11 +4,12 @@ mod support;
 
 use headrow_kernels::Mat;
 use headrow_kernels::attention::{Blocking, attention_blocked, attention_blocked_scratch};
+use headrow_kernels::rows::math;
 use headrow_kernels::{
     AttentionExtent, AttentionShape, Cpu, Isa, Mask, MatMut, Par, PerHead, Scratch, Segment, Team,
     attention, attention_scratch, reference,
 };
-use support::{Guarded, Random, hash};
+use support::{Guarded, Random, every, hash, unless_emulated};
 
 /// The operands of one call.
 struct Case {
@@ -195,11 +196,11 @@ impl Case {
 
 /// Sizes up to two tiles and one, for the tiles of every instruction set.
 fn queries() -> impl Iterator<Item = usize> {
-    (0..=13).chain([16, 17, 28, 29])
+    (0..=13).chain([16, 17, 28, 29]).step_by(every(4))
 }
 
 fn keys() -> impl Iterator<Item = usize> {
-    (0..=17).chain([31, 32, 33, 47, 48, 63, 64, 65, 97])
+    (0..=17).chain([31, 32, 33, 47, 48, 63, 64, 65, 97]).step_by(every(4))
 }
 
 const WIDTHS: [usize; 6] = [1, 2, 3, 8, 17, 64];
@@ -233,7 +234,7 @@ fn small_shapes_with_every_mask_are_within_the_stated_bound() {
 fn every_pair_of_widths_and_every_head_count_is_within_the_bound() {
     for cpu in Cpu::all() {
         let mut rng = Random::new(2);
-        for d_k in WIDTHS.into_iter().chain([0]) {
+        for d_k in WIDTHS.into_iter().chain([0]).step_by(every(3)) {
             for d_v in WIDTHS {
                 for (heads, kv_heads) in HEADS {
                     let shape = shape(heads, kv_heads, d_k, d_v);
@@ -277,14 +278,14 @@ fn mixed(masks: usize, rng: &mut Random) -> Case {
 }
 
 fn all_masks() -> impl Iterator<Item = usize> {
-    0..32
+    (0..32).step_by(every(7))
 }
 
 #[test]
 fn instruction_sets_threads_and_block_sizes_do_not_show_in_the_bits() {
     let mut rng = Random::new(4);
     let scalar = Cpu::with_isa(Isa::Scalar).unwrap();
-    let mut teams: Vec<Team> = (2..=8).map(Team::new).collect();
+    let mut teams: Vec<Team> = (2..=8).step_by(every(2)).map(Team::new).collect();
     for masks in all_masks() {
         let case = mixed(masks, &mut rng);
         let expected = case.run(scalar, Par::SERIAL).bits();
@@ -296,7 +297,7 @@ fn instruction_sets_threads_and_block_sizes_do_not_show_in_the_bits() {
                     assert_eq!(bits, expected, "{cpu:?}, {} threads", par.threads());
                 });
             }
-            for rows in [1, 2, 5, 7, 24, 84, usize::MAX] {
+            for rows in [1, 2, 5, 7, 24, 84, usize::MAX].into_iter().skip(masks % 2).step_by(2) {
                 for (keys, queries, pack_values) in [(1, 1, 0), (3, 10, 5), (64, 33, 1000)] {
                     let copy_queries = 20 * keys;
                     let spread = false;
@@ -304,7 +305,7 @@ fn instruction_sets_threads_and_block_sizes_do_not_show_in_the_bits() {
                         Blocking { rows, keys, queries, pack_values, copy_queries, spread };
                     let bits = case.run_blocked(cpu, Par::SERIAL, &blocking);
                     assert_eq!(bits, expected, "{cpu:?}, {blocking:?}");
-                    if rows == 5 {
+                    if rows == 5 || rows == 7 {
                         let bits = teams[2].open(|par| case.run_blocked(cpu, par, &blocking));
                         assert_eq!(bits, expected, "{cpu:?}, {blocking:?}, 4 threads");
                     }
@@ -386,7 +387,7 @@ fn a_segment_alone_has_the_bits_it_has_in_a_batch() {
 #[test]
 fn a_prefill_has_the_bits_of_its_chunks_and_of_token_by_token() {
     let mut rng = Random::new(7);
-    for (n, past) in [(1, 0), (40, 0), (75, 22), (131, 1)] {
+    for (n, past) in [(40, 0), (1, 0), (75, 22), (131, 1)].into_iter().step_by(every(2)) {
         for (heads, kv_heads) in [(2, 2), (4, 1)] {
             let s = n + past;
             let whole = Case::new(
@@ -421,7 +422,8 @@ fn a_nan_reaches_what_depends_on_it_and_nothing_else() {
     let mut rng = Random::new(8);
     let poison = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
     let lengths = [(7, 19, Some(4)), (1, 3, None), (3, 9, None)];
-    for masks in [0, KEYS, VISIBLE | PER_HEAD, BIAS | NO_HOLES, KEYS | VISIBLE | BIAS] {
+    let kinds = [0, KEYS, VISIBLE | PER_HEAD, BIAS | NO_HOLES, KEYS | VISIBLE | BIAS];
+    for masks in kinds.into_iter().step_by(every(2)) {
         let mut case = Case::new(shape(4, 2, 3, 5), &lengths, masks, &mut rng);
         let AttentionShape { heads, kv_heads, d_k, d_v, .. } = case.shape;
         let (t, s) = (case.q.view().rows(), case.k.view().rows());
@@ -446,7 +448,7 @@ fn a_nan_reaches_what_depends_on_it_and_nothing_else() {
                     }
                 }
             };
-            for bad in poison {
+            for bad in poison.into_iter().step_by(every(3)) {
                 for row in 0..t {
                     for p in 0..heads * d_k {
                         let old = case.q.view().row(row)[p];
@@ -582,15 +584,16 @@ fn scratch_for_the_longest_serves_every_shorter_call() {
     for cpu in Cpu::all() {
         for threads in [1, 3] {
             let shape = shape(4, 2, 8, 24);
-            let most = AttentionExtent { queries: 150, keys: 3000 };
+            let keys = unless_emulated(3000, 700);
+            let most = AttentionExtent { queries: 150, keys };
             let need = attention_scratch(cpu, threads, &shape, most);
             for _ in 0..300 {
-                let extent = AttentionExtent { queries: rng.below(151), keys: rng.below(3001) };
+                let extent = AttentionExtent { queries: rng.below(151), keys: rng.below(keys + 1) };
                 assert!(attention_scratch(cpu, threads, &shape, extent) <= need, "{extent:?}");
             }
             let mut team = Team::new(threads);
             let mut scratch = Scratch::new(need);
-            for (t, s) in [(150, 150), (1, 3000), (150, 700), (20, 1500), (1, 1)] {
+            for (t, s) in [(150, 150), (1, keys), (150, 700), (20, keys / 2), (1, 1)] {
                 let case = Case::new(shape, &[(t, s, None)], KEYS, &mut rng);
                 let mut out = case.out();
                 team.open(|par| {
@@ -628,14 +631,85 @@ fn overlapping_queries_are_refused() {
     case.run(Cpu::detect(), Par::SERIAL);
 }
 
+/// The bits by their definition: scores as one chain each, scaled and biased with a rounding each, the
+/// sum in 32 lanes, values as one chain, one division.
+fn by_definition(case: &Case) -> Vec<u32> {
+    let scalar = Cpu::with_isa(Isa::Scalar).unwrap();
+    let &AttentionShape { heads, kv_heads, d_k, d_v, scale } = &case.shape;
+    let mut out = case.out();
+    for segment in &case.segments {
+        for row in segment.queries.clone() {
+            for head in 0..heads {
+                let kv_head = head / (heads / kv_heads);
+                let query = &case.q.view().row(row)[head * d_k..][..d_k];
+                let visible: Vec<usize> =
+                    segment.keys.clone().filter(|&j| case.sees(head, row, j)).collect();
+                let mut weights: Vec<f32> = visible
+                    .iter()
+                    .map(|&j| {
+                        let key = &case.k.view().row(j)[kv_head * d_k..][..d_k];
+                        let chain =
+                            query.iter().zip(key).fold(0.0, |c: f32, (q, k)| q.mul_add(*k, c));
+                        let bias = case.mask().bias.map(|bias| match bias {
+                            PerHead::Shared(bias) => bias.row(row)[j - segment.keys.start],
+                            PerHead::Each(bias) => {
+                                bias.row(head * case.q.view().rows() + row)[j - segment.keys.start]
+                            }
+                        });
+                        chain * scale + bias.unwrap_or(-0.0)
+                    })
+                    .collect();
+                let max = weights.iter().fold(f32::NEG_INFINITY, |max, &s| max.max(s));
+                weights.iter_mut().for_each(|s| *s -= max);
+                let count = weights.len();
+                math::exp(scalar, Par::SERIAL, MatMut::new(&mut weights, 1, count));
+                let mut lanes = [0.0f32; 32];
+                for (&j, p) in visible.iter().zip(&weights) {
+                    lanes[(j - segment.keys.start) % 32] += p;
+                }
+                for half in [16, 8, 4, 2, 1] {
+                    (0..half).for_each(|i| lanes[i] += lanes[i + half]);
+                }
+                for c in 0..d_v {
+                    let values = visible.iter().map(|&j| case.v.view().row(j)[kv_head * d_v + c]);
+                    let chain =
+                        weights.iter().zip(values).fold(0.0, |o: f32, (p, v)| p.mul_add(v, o));
+                    let result = if count == 0 { 0.0 } else { chain / lanes[0] };
+                    out.set(row, head * d_v + c, result);
+                }
+            }
+        }
+    }
+    out.bits()
+}
+
+#[test]
+fn the_bits_are_those_of_the_definition() {
+    let mut rng = Random::new(11);
+    for masks in all_masks() {
+        let case = mixed(masks, &mut rng);
+        let expected = by_definition(&case);
+        for cpu in Cpu::all() {
+            assert_eq!(case.run(cpu, Par::SERIAL).bits(), expected, "{cpu:?}, masks {masks}");
+        }
+    }
+}
+
+/// Every instruction set gives these, whichever machine ran it: those that this one lacks run elsewhere
+/// or in an emulator.
 #[test]
 fn recorded_hashes_hold_on_every_instruction_set() {
-    const RECORDED: [(usize, u64); 0] = [];
+    const RECORDED: [(usize, u64); 4] =
+        [(0, 0), (KEYS, 0), (VISIBLE | BIAS | NO_HOLES, 0), (KEYS | VISIBLE | BIAS | PER_HEAD, 0)];
+    let mut wrong = Vec::new();
     for cpu in Cpu::all() {
         for (masks, recorded) in RECORDED {
             let case = mixed(masks, &mut Random::new(100 + masks as u64));
             let found = hash(&case.run(cpu, Par::SERIAL).values());
-            assert_eq!(found, recorded, "{cpu:?}, masks {masks}: {found:#018x}");
+            if found != recorded {
+                wrong.push(format!("{}, masks {masks}: {found:#018x}", cpu.isa()));
+            }
         }
     }
+    assert!(wrong.is_empty(), "other bits than recorded:\n{}", wrong.join("\n"));
 }

@@ -5,8 +5,9 @@
 mod support;
 
 use headrow_kernels::{
-    Activation, Cpu, Epilogue, Left, LeftKind, Mat, MatMut, PackedB, Par, Right, RightKind,
-    Scratch, Write, gemm, gemm_scratch,
+    Activation, AttentionExtent, AttentionShape, Cpu, Epilogue, Left, LeftKind, Mask, Mat, MatMut,
+    PackedB, Par, PerHead, Right, RightKind, Scratch, Segment, Write, attention, attention_scratch,
+    gemm, gemm_scratch,
 };
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -54,6 +55,7 @@ type Operation = (String, Box<dyn FnMut()>);
 fn operations(cpu: Cpu) -> Vec<Operation> {
     let mut all = Vec::new();
     gemms(cpu, &mut all);
+    attentions(cpu, &mut all);
     all
 }
 
@@ -88,6 +90,32 @@ fn gemms(cpu: Cpu, all: &mut Vec<Operation>) {
                 all.push((format!("gemm m {m} {left:?} {right:?}"), Box::new(run)));
             }
         }
+    }
+}
+
+fn attentions(cpu: Cpu, all: &mut Vec<Operation>) {
+    let shape = AttentionShape { heads: 4, kv_heads: 2, d_k: 9, d_v: 20, scale: 0.3 };
+    let segments = [Segment::causal(0..40, 0..60), Segment::full(40..41, 60..400)];
+    let (t, s, longest) = (41, 400, 340);
+    for masked in [false, true] {
+        let mut rng = Random::new(2);
+        let (q, k, v) = (rng.vec(t * 36), rng.vec(s * 18), rng.vec(s * 40));
+        let (keys, bias) = ((0..s).map(|j| j % 7 != 3).collect::<Vec<_>>(), rng.vec(t * longest));
+        let mut out = vec![0.0; t * 80];
+        let need = attention_scratch(cpu, 1, &shape, AttentionExtent::of(&segments));
+        let mut scratch = Scratch::new(need);
+        let segments = segments.clone();
+        let run = move || {
+            let mut mask = Mask::default();
+            if masked {
+                mask.keys = Some(&keys);
+                mask.bias = Some(PerHead::Shared(Mat::new(&bias, t, longest)));
+            }
+            let (q, k, v) = (Mat::new(&q, t, 36), Mat::new(&k, s, 18), Mat::new(&v, s, 40));
+            let (out, mut stack) = (MatMut::new(&mut out, t, 80), scratch.stack());
+            attention(cpu, Par::SERIAL, &shape, q, k, v, &segments, &mask, out, &mut stack);
+        };
+        all.push((format!("attention, masked: {masked}"), Box::new(run)));
     }
 }
 

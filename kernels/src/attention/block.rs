@@ -76,10 +76,7 @@ impl<'a> Rows<'a> {
         for (r, to) in to.chunks_exact_mut(d_k.max(1)).enumerate() {
             // SAFETY: row r < count of Q, or of the head's neighbours: d_k elements (`Rows::new`).
             let from = unsafe { std::slice::from_raw_parts(self.q.add(r * self.ldq), d_k) };
-            let (from_pieces, rest) = from.as_chunks::<8>();
-            let (to_pieces, to_rest) = to.as_chunks_mut::<8>();
-            to_pieces.iter_mut().zip(from_pieces).for_each(|(to, from)| *to = *from);
-            to_rest.copy_from_slice(rest);
+            to.copy_from_slice(from);
         }
         (self.q, self.ldq) = (to.as_ptr(), d_k);
         self

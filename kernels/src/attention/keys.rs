@@ -28,12 +28,11 @@ pub(super) fn pack_values(values: Mat<'_>, nr: usize, out: &mut [f32]) {
     for (panel, first) in out.chunks_exact_mut((rows * nr).max(1)).zip((0..columns).step_by(nr)) {
         let columns = first..columns.min(first + nr);
         for (j, out) in panel.chunks_exact_mut(nr).enumerate() {
+            let from = &values.row(j)[columns.clone()];
             // Pieces of a known size are moved in registers, without a call.
-            let (from, _) = values.row(j)[columns.clone()].as_chunks::<8>();
-            let (to, _) = out.as_chunks_mut::<8>();
-            to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
-            for c in from.len() * 8..columns.len() {
-                out[c] = values.row(j)[first + c];
+            match (from.first_chunk::<16>(), from.len()) {
+                (Some(from), 16) => out[..16].copy_from_slice(from),
+                _ => out[..from.len()].copy_from_slice(from),
             }
         }
     }
