@@ -326,7 +326,8 @@ impl Session {
 
 impl Model {
     /// Most bytes that a [`Session`] for so many sequences, tokens and threads allocates, beside the
-    /// weights and a pool of its own.
+    /// weights and a pool of its own. No sequence is empty, so more sequences than tokens count as
+    /// many as the tokens.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] when the number is beyond any memory.
@@ -334,12 +335,12 @@ impl Model {
         let config = self.config();
         // Wider than all that is live for one token, so that no size below overflows.
         let width = 16 * (config.d_model as u128 + config.d_ff as u128) + config.vocabulary as u128;
-        let most = tokens.max(sequences) as u128 * width * 64;
+        let most = tokens as u128 * width * 64;
         if most > isize::MAX as u128 {
             let what = format!("a session of {sequences} sequences and {tokens} tokens");
             return Err(Error::OutOfMemory(what));
         }
-        let threads = threads.clamp(1, MAX_THREADS);
+        let (sequences, threads) = (sequences.min(tokens), threads.clamp(1, MAX_THREADS));
         let scratch = self.scratch(tokens, sequences, threads).bytes();
         Ok(scratch + sequences * size_of::<Segment>() + team_bytes(threads))
     }

@@ -1,8 +1,12 @@
 //! From text to ids: `tokenizer.json` as Hugging Face's tokenizers write it.
 
-use crate::config::read_file;
+use crate::config::{printable, read_file};
 use crate::error::{Error, Result};
+use serde::Deserialize;
+use serde_json::Value;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use tokenizers::normalizers::Precompiled;
 use tokenizers::utils::truncation::{TruncationParams, TruncationStrategy, truncate_encodings};
 use tokenizers::{PostProcessor, Tokenizer as Inner};
 
@@ -79,7 +83,8 @@ impl Tokenizer {
     }
 
     fn parse(json: &[u8], place: String) -> Result<Tokenizer> {
-        let mut inner = Inner::from_bytes(json).map_err(refused(&place))?;
+        guarded(&place, || check_parts(json).map_err(Into::into))?;
+        let mut inner = guarded(&place, || Inner::from_bytes(json))?;
         inner.with_truncation(None).map_err(refused(&place))?;
         inner.with_padding(None);
         Ok(Tokenizer { inner, place })
@@ -92,8 +97,7 @@ impl Tokenizer {
     /// # Errors
     /// When `limit` has no room for the special tokens, or the tokenizer refuses the text.
     pub fn encode<'a>(&self, text: impl Into<Text<'a>>, limit: Option<usize>) -> Result<Encoding> {
-        let refused = refused(&self.place);
-        let plain = |text: &str| self.inner.encode_fast(text, false).map_err(&refused);
+        let plain = |text| guarded(&self.place, || self.inner.encode_fast::<&str>(text, false));
         let (first, second) = match text.into() {
             Text::Single(text) => (plain(text)?, None),
             Text::Pair(first, second) => (plain(first)?, Some(plain(second)?)),
@@ -104,12 +108,14 @@ impl Tokenizer {
         let max_length = limit.checked_sub(special).ok_or_else(|| {
             let problem =
                 format!("a limit of {limit} tokens leaves no room for {special} special ones");
-            refused(problem.into())
+            Error::Tokenizer { place: self.place.clone(), problem }
         })?;
         let strategy = TruncationStrategy::LongestFirst;
         let params = TruncationParams { max_length, strategy, ..TruncationParams::default() };
-        let (first, second) = truncate_encodings(first, second, &params).map_err(&refused)?;
-        let encoding = self.inner.post_process(first, second, true).map_err(&refused)?;
+        let encoding = guarded(&self.place, || {
+            let (first, second) = truncate_encodings(first, second, &params)?;
+            self.inner.post_process(first, second, true)
+        })?;
         Ok(Encoding {
             ids: encoding.get_ids().to_vec(),
             token_types: encoding.get_type_ids().to_vec(),
@@ -122,7 +128,7 @@ impl Tokenizer {
     /// # Errors
     /// When the tokenizer refuses them.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
-        self.inner.decode(ids, true).map_err(refused(&self.place))
+        guarded(&self.place, || self.inner.decode(ids, true))
     }
 
     /// Tokens in the vocabulary, added ones included.
@@ -136,11 +142,64 @@ impl Tokenizer {
     }
 }
 
-fn refused(place: &str) -> impl Fn(tokenizers::Error) -> Error + '_ {
-    |error| Error::Tokenizer {
-        place: place.to_owned(),
-        problem: crate::config::printable(&error.to_string()),
+/// The parts of a `tokenizer.json` that the tokenizer's own reader takes on trust: damage there would panic
+/// in it, now or with the first text.
+#[derive(Deserialize)]
+struct Parts {
+    #[serde(default)]
+    normalizer: Value,
+    #[serde(default)]
+    post_processor: Value,
+    #[serde(default)]
+    #[expect(dead_code, reason = "that it can be read is what is asked")]
+    decoder: Value,
+}
+
+fn check_parts(json: &[u8]) -> Result<(), String> {
+    let parts: Parts =
+        serde_json::from_slice(json).map_err(|error| printable(&error.to_string()))?;
+    if !maps_are_whole(&parts.normalizer) {
+        return Err("the normalizer's precompiled map is damaged".to_owned());
     }
+    match undefined_token(&parts.post_processor) {
+        Some(token) => {
+            let token = printable(&token);
+            Err(format!("the post-processor uses {token}, which it does not define"))
+        }
+        None => Ok(()),
+    }
+}
+
+fn maps_are_whole(normalizer: &Value) -> bool {
+    let parts = normalizer["normalizers"].as_array().into_iter().flatten();
+    let map = (normalizer["type"] == "Precompiled").then(|| normalizer.to_string());
+    parts.into_iter().all(maps_are_whole)
+        && map.is_none_or(|map| serde_json::from_str::<Precompiled>(&map).is_ok())
+}
+
+/// A token that a template names and its table of special tokens lacks.
+fn undefined_token(processor: &Value) -> Option<String> {
+    let parts = processor["processors"].as_array().into_iter().flatten();
+    let templates = ["single", "pair"].map(|name| processor[name].as_array());
+    let mut names = templates.into_iter().flatten().flatten().filter_map(|piece| match piece {
+        // `[CLS]:0`, short for the same.
+        Value::String(short) if !short.starts_with('$') => short.split(':').next(),
+        piece => piece["SpecialToken"]["id"].as_str(),
+    });
+    let unknown = |name: &&str| processor["special_tokens"].get(*name).is_none();
+    names.find(unknown).map(str::to_owned).or_else(|| parts.into_iter().find_map(undefined_token))
+}
+
+/// What the tokenizer makes of a file or a text. Damaged files can make it panic, which is an error here.
+fn guarded<T>(place: &str, call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T> {
+    let result = catch_unwind(AssertUnwindSafe(call));
+    result
+        .unwrap_or_else(|_| Err("it describes no working tokenizer".into()))
+        .map_err(refused(place))
+}
+
+fn refused(place: &str) -> impl Fn(tokenizers::Error) -> Error + '_ {
+    |error| Error::Tokenizer { place: place.to_owned(), problem: printable(&error.to_string()) }
 }
 
 impl std::fmt::Debug for Tokenizer {

@@ -250,3 +250,51 @@ impl Drop for Folder {
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
+
+/// Words of the tokenizer, by id; the rest of the vocabulary are single letters.
+const WORDS: [&str; 14] = [
+    "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "man", "is", "eat", "##ing", "food", ".",
+    "bread", "of",
+];
+
+/// A WordPiece tokenizer over [`V`] tokens in the form of BERT's, with a truncation and a padding that
+/// readers must ignore.
+pub(crate) fn tokenizer() -> Value {
+    let letters = ('b'..='z').map(String::from).chain(('b'..='z').map(|c| format!("##{c}")));
+    let words = WORDS.iter().map(|&word| word.to_owned()).chain(letters).take(V);
+    let vocab: serde_json::Map<String, Value> =
+        words.enumerate().map(|(id, word)| (word, json!(id))).collect();
+    let special: Vec<Value> = WORDS[..5]
+        .iter()
+        .enumerate()
+        .map(|(id, word)| {
+            json!({"id": id, "content": word, "single_word": false, "lstrip": false,
+                   "rstrip": false, "normalized": false, "special": true})
+        })
+        .collect();
+    let token = |word: &str, kind: usize| json!({"SpecialToken": {"id": word, "type_id": kind}});
+    let text = |name: &str, kind: usize| json!({"Sequence": {"id": name, "type_id": kind}});
+    json!({
+        "version": "1.0",
+        "truncation": {"max_length": 5, "strategy": "LongestFirst", "stride": 0},
+        "padding": {"strategy": {"Fixed": 128}, "direction": "Right", "pad_to_multiple_of": null,
+                    "pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"},
+        "added_tokens": special,
+        "normalizer": {"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
+                       "strip_accents": null, "lowercase": true},
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [token("[CLS]", 0), text("A", 0), token("[SEP]", 0)],
+            "pair": [token("[CLS]", 0), text("A", 0), token("[SEP]", 0), text("B", 1),
+                     token("[SEP]", 1)],
+            "special_tokens": {
+                "[CLS]": {"id": "[CLS]", "ids": [2], "tokens": ["[CLS]"]},
+                "[SEP]": {"id": "[SEP]", "ids": [3], "tokens": ["[SEP]"]},
+            },
+        },
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": true},
+        "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+                  "max_input_chars_per_word": 100, "vocab": vocab},
+    })
+}
