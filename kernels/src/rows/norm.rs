@@ -252,9 +252,10 @@ fn row<S: Vector, const R: usize>(simd: S, norm: &Norm<'_>, x: Option<&[f32]>, o
         #[inline(always)]
         |simd, x| simd.mul_f32s(x, down),
     );
-    // ε·2⁻¹⁶⁰ would vanish beside squares of this size; a constant row has D = 0 whatever the factor.
+    // An ordinary ε·2⁻¹⁶⁰ is 0, which vanishes beside squares of this size; a constant row has D = 0 whatever the
+    // factor.
     let square;
-    (moments, square) = self::moments::<S, R>(simd, norm, out, 0.0);
+    (moments, square) = self::moments::<S, R>(simd, norm, out, norm.epsilon * SHRINK * SHRINK);
     if !finite {
         moments.inverse = f32::NAN;
     } else if square == 0.0 {
