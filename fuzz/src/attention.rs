@@ -2,7 +2,9 @@ use crate::values::{Matrix, any, assert_close, cpu, size};
 use crate::{scratch, with_par};
 use arbitrary::{Result, Unstructured};
 use headrow_kernels::reference;
-use headrow_kernels::{AttentionExtent, AttentionShape, Mask, Mat, PerHead, Segment, attention, attention_scratch};
+use headrow_kernels::{
+    AttentionExtent, AttentionShape, Mask, Mat, PerHead, Segment, attention, attention_scratch,
+};
 
 pub(crate) fn check(u: &mut Unstructured<'_>) -> Result<()> {
     let cpu = cpu(u)?;
@@ -49,17 +51,29 @@ pub(crate) fn check(u: &mut Unstructured<'_>) -> Result<()> {
     let extent = AttentionExtent::of(&segments);
     let run = |threads: usize, q: &Matrix, k: &Matrix, v: &Matrix, fill: f32| -> Result<Matrix> {
         let mut out = Matrix::filled(&mut Unstructured::new(&[]), t, heads * d_v, fill)?;
-        let need = attention_scratch(cpu, threads, &shape, &extent);
+        let need = attention_scratch(cpu, threads, &shape, extent);
         with_par(threads, |par| {
             let (q, k, v) = (q.view(), k.view(), v.view());
             let mut memory = scratch(need);
-            attention(cpu, par, &shape, q, k, v, &segments, &mask, out.view_mut(), &mut memory.stack());
+            attention(
+                cpu,
+                par,
+                &shape,
+                q,
+                k,
+                v,
+                &segments,
+                &mask,
+                out.view_mut(),
+                &mut memory.stack(),
+            );
         });
         Ok(out)
     };
 
     let got = run(1, &q, &k, &v, f32::NAN)?;
-    let want = reference::attention::attention(&shape, q.view(), k.view(), v.view(), &segments, &mask);
+    let want =
+        reference::attention::attention(&shape, q.view(), k.view(), v.view(), &segments, &mask);
     for i in 0..t {
         for (j, &x) in got.row(i).iter().enumerate() {
             let at = i * heads * d_v + j;
@@ -77,6 +91,10 @@ pub(crate) fn check(u: &mut Unstructured<'_>) -> Result<()> {
         }
     }
     let threads = u.int_in_range(1..=3)?;
-    assert_eq!(run(threads, &q, &k, &v, 0.0)?.bits(), got.bits(), "hidden keys or {threads} threads");
+    assert_eq!(
+        run(threads, &q, &k, &v, 0.0)?.bits(),
+        got.bits(),
+        "hidden keys or {threads} threads"
+    );
     Ok(())
 }

@@ -4,7 +4,9 @@
 //! with its promise: a typed error in bounded time and memory, never a panic.
 
 mod attention;
+mod checkpoint;
 mod gemm;
+mod memory;
 mod norm;
 mod safetensors;
 mod softmax;
@@ -45,7 +47,7 @@ pub fn attention(data: &[u8]) {
 
 /// Loading a model from hostile bytes.
 pub fn safetensors(data: &[u8]) {
-    safetensors::check(data);
+    let _ = safetensors::check(&mut Unstructured::new(data));
 }
 
 /// Runs `call` alone or with helpers; the bits must not tell.

@@ -7,7 +7,9 @@ fn the_corpus_passes() {
     for (name, target) in headrow_fuzz::TARGETS {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(name);
         let mut inputs = 0;
-        for entry in std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display())) {
+        for entry in
+            std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()))
+        {
             target(&std::fs::read(entry.unwrap().path()).unwrap());
             inputs += 1;
         }
