@@ -29,6 +29,11 @@
 //! there: damaged or hostile files end in an [`enum@Error`] that names the place, never in a panic.
 #![forbid(unsafe_code)]
 
+/// The example of the README is compiled and run with the tests.
+#[cfg(all(doctest, feature = "embedded-model"))]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 mod attention;
 mod checkpoint;
 mod config;

@@ -1,0 +1,60 @@
+//! Why a command ends early.
+
+use std::io;
+
+/// The two ways to end early.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Something is wrong: one line on standard error, exit status 2.
+    Message(String),
+    /// Whoever read standard output has had enough: no word, exit status 0.
+    ReaderGone,
+}
+
+impl Failure {
+    /// An error of writing to standard output.
+    pub(crate) fn output(error: impl Into<io::Error>) -> Failure {
+        let error = error.into();
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Failure::ReaderGone,
+            _ => Failure::Message(format!("standard output: {error}")),
+        }
+    }
+}
+
+impl From<headrow::Error> for Failure {
+    fn from(error: headrow::Error) -> Failure {
+        Failure::Message(error.to_string())
+    }
+}
+
+/// A message as one line: names of files and the texts of others may hold anything.
+pub(crate) fn one_line(message: &str) -> String {
+    let breaks = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}');
+    let mut line = String::with_capacity(message.len());
+    for c in message.chars() {
+        match breaks(c) {
+            true => line.extend(c.escape_default()),
+            false => line.push(c),
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_stays_on_its_line() {
+        assert_eq!(one_line("a\nb\r\u{1b}[2J\u{2028}ü"), "a\\nb\\r\\u{1b}[2J\\u{2028}ü");
+    }
+
+    #[test]
+    fn a_broken_pipe_is_no_message() {
+        let gone = Failure::output(io::Error::from(io::ErrorKind::BrokenPipe));
+        assert!(matches!(gone, Failure::ReaderGone));
+        let full = Failure::output(io::Error::from(io::ErrorKind::StorageFull));
+        assert!(matches!(full, Failure::Message(_)));
+    }
+}

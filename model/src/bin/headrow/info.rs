@@ -1,0 +1,250 @@
+//! `headrow info`: what a model consists of, and what this machine computes it with.
+
+use crate::embedder::{MAX_SEQUENCES, load, session_options};
+use crate::failure::Failure;
+use crate::options::ModelArgs;
+use headrow::{
+    Config, Cpu, Head, Isa, LoadOptions, Model, Normalization, Pooling, SentenceEncoder,
+    SentenceOptions, default_threads,
+};
+use serde_json::{Map, Value, json};
+use std::fmt::Write as _;
+use std::io::Write as _;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+
+    /// Write one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What there is to tell about: a sentence encoder, or a model in a folder without a tokenizer.
+enum Subject {
+    Sentences(Box<SentenceEncoder>),
+    Bare(Box<Model>),
+    #[cfg(not(feature = "embedded-model"))]
+    Nothing,
+}
+
+impl Subject {
+    fn load(args: &ModelArgs) -> Result<Subject, Failure> {
+        #[cfg(not(feature = "embedded-model"))]
+        if args.model.is_none() {
+            return Ok(Subject::Nothing);
+        }
+        if let Some(folder) = &args.model {
+            let there = |name| folder.join(name).symlink_metadata().is_ok();
+            if !there("tokenizer.json") && !there("modules.json") {
+                let options = LoadOptions::default().with_isa(args.isa);
+                return Ok(Subject::Bare(Box::new(Model::from_dir_with(folder, &options)?)));
+            }
+        }
+        let options = SentenceOptions::default().with_isa(args.isa);
+        Ok(Subject::Sentences(Box::new(load(args, &options)?)))
+    }
+
+    fn model(&self) -> Option<&Model> {
+        match self {
+            Subject::Sentences(encoder) => Some(encoder.model()),
+            Subject::Bare(model) => Some(model),
+            #[cfg(not(feature = "embedded-model"))]
+            Subject::Nothing => None,
+        }
+    }
+
+    fn sentences(&self) -> Option<&SentenceEncoder> {
+        match self {
+            Subject::Sentences(encoder) => Some(encoder),
+            _ => None,
+        }
+    }
+}
+
+/// Everything that is shown, in either form.
+struct Report<'a> {
+    name: String,
+    subject: &'a Subject,
+    cpu: Cpu,
+    threads: usize,
+    /// Bytes of the session that `embed` makes, and for how many tokens.
+    session: Option<(usize, usize)>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let subject = Subject::load(&args.model)?;
+    let cpu = match (subject.model(), args.model.isa) {
+        (Some(model), _) => model.cpu(),
+        (None, Some(isa)) => Cpu::with_isa(isa).ok_or(headrow::Error::Isa(isa))?,
+        (None, None) => Cpu::detect(),
+    };
+    let threads = args.model.threads.map_or_else(default_threads, usize::from);
+    let session = match subject.sentences() {
+        Some(encoder) => {
+            let options = session_options(encoder, &args.model, None);
+            let tokens = options.max_tokens.unwrap_or_default();
+            Some((encoder.model().memory_bound(MAX_SEQUENCES, tokens, threads)?, tokens))
+        }
+        None => None,
+    };
+    let name = match &args.model.model {
+        Some(folder) => folder.display().to_string(),
+        None => "the one inside the program: seeded, untrained".to_owned(),
+    };
+    let report = Report { name, subject: &subject, cpu, threads, session };
+    let text = if args.json { format!("{}\n", report.json()) } else { report.plain() };
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Failure::output)
+}
+
+impl Report<'_> {
+    fn json(&self) -> Value {
+        let caches = self.cpu.caches();
+        let available: Vec<&str> =
+            Isa::ALL.into_iter().filter(|isa| isa.is_available()).map(Isa::name).collect();
+        json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "model": self.subject.model().map(|model| self.model_json(model)),
+            "sentences": self.subject.sentences().map(sentences_json),
+            "cpu": {
+                "name": self.cpu.to_string().split(": ").next(),
+                "isa": self.cpu.isa().name(),
+                "available": available,
+                "threads": self.threads,
+                "caches": {"l1d": caches.l1d, "l2": caches.l2, "l3": caches.l3},
+            },
+        })
+    }
+
+    fn model_json(&self, model: &Model) -> Value {
+        let config = model.config();
+        let parts: Map<String, Value> = model
+            .parameters()
+            .into_iter()
+            .map(|(name, count)| (name.to_owned(), count.into()))
+            .collect();
+        json!({
+            "name": self.name,
+            "family": config.family.to_string(),
+            "architectures": config.architectures,
+            "layers": config.layers,
+            "heads": config.heads,
+            "d_model": config.d_model,
+            "d_ff": config.d_ff,
+            "activation": config.activation_word,
+            "vocabulary": config.vocabulary,
+            "token_types": config.token_types,
+            "max_length": config.max_length(),
+            "parameters": {"total": total(model), "parts": parts},
+            "dtype": {"file": model.stored_types(), "memory": "F32"},
+            "memory": {"weights": model.bytes(), "session": self.session.map(|(bytes, _)| bytes)},
+        })
+    }
+
+    fn plain(&self) -> String {
+        let mut rows = Vec::new();
+        if let Some(model) = self.subject.model() {
+            rows.extend(self.model_rows(model));
+        }
+        rows.push(("cpu".to_owned(), self.cpu.to_string()));
+        rows.push(("threads".to_owned(), self.threads.to_string()));
+        let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+        let mut text = String::new();
+        for (name, value) in rows {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "{name:width$}  {}", crate::failure::one_line(&value));
+        }
+        text
+    }
+
+    fn model_rows(&self, model: &Model) -> Vec<(String, String)> {
+        let config = model.config();
+        let total = total(model);
+        let mut rows = vec![
+            ("model".to_owned(), self.name.clone()),
+            ("architecture".to_owned(), architecture(config)),
+            ("vocabulary".to_owned(), vocabulary(config)),
+        ];
+        if let Some(encoder) = self.subject.sentences() {
+            rows.push(("sentences".to_owned(), sentences(encoder)));
+        }
+        rows.push(("parameters".to_owned(), total.to_string()));
+        for (part, count) in model.parameters() {
+            let share = 100.0 * count as f64 / total as f64;
+            rows.push((format!("  {part}"), format!("{count} ({share:.1} %)")));
+        }
+        let stored = model.stored_types().join(", ");
+        rows.push(("dtype".to_owned(), format!("{stored} in the file, F32 in memory")));
+        let mut memory = format!("{} of weights", bytes(model.bytes()));
+        if let Some((session, tokens)) = self.session {
+            let session = bytes(session);
+            let _ = write!(memory, ", {session} to embed {tokens} tokens at a time");
+        }
+        rows.push(("memory".to_owned(), memory));
+        rows
+    }
+}
+
+fn total(model: &Model) -> usize {
+    model.parameters().iter().map(|(_, count)| count).sum()
+}
+
+fn architecture(config: &Config) -> String {
+    let Config { family, layers, heads, d_model, d_ff, activation_word, architectures, .. } =
+        config;
+    let mut text = family.to_string();
+    if !architectures.is_empty() {
+        let _ = write!(text, " ({})", architectures.join(", "));
+    }
+    let _ = write!(
+        text,
+        ": {layers} layers, {heads} heads, d_model {d_model}, d_ff {d_ff}, {activation_word}"
+    );
+    text
+}
+
+fn vocabulary(config: &Config) -> String {
+    let Config { vocabulary, token_types, .. } = config;
+    format!("{vocabulary} tokens, {token_types} token types, {} positions", config.max_length())
+}
+
+fn pooling(encoder: &SentenceEncoder) -> (&'static str, bool) {
+    let Head::Pooled(pooling, normalization) = encoder.head() else { return ("none", false) };
+    let name = match pooling {
+        Pooling::Mean => "mean",
+        Pooling::Cls => "cls",
+        Pooling::Max => "max",
+        Pooling::LastToken => "last",
+        _ => "other",
+    };
+    (name, normalization == Normalization::L2)
+}
+
+fn sentences(encoder: &SentenceEncoder) -> String {
+    let (pooling, normalized) = pooling(encoder);
+    let length = if normalized { " of length 1" } else { "" };
+    let (dimension, max_length) = (encoder.dimension(), encoder.max_length());
+    format!("vectors of {dimension} numbers{length}, {pooling} pooling, up to {max_length} tokens")
+}
+
+fn sentences_json(encoder: &SentenceEncoder) -> Value {
+    let (pooling, normalized) = pooling(encoder);
+    json!({
+        "dimension": encoder.dimension(),
+        "pooling": pooling,
+        "normalized": normalized,
+        "max_length": encoder.max_length(),
+        "tokenizer_vocabulary": encoder.tokenizer().vocabulary(),
+    })
+}
+
+/// Bytes in a unit that fits.
+fn bytes(count: usize) -> String {
+    match count {
+        0..10_240 => format!("{count} bytes"),
+        10_240..1_048_576 => format!("{:.1} KiB", count as f64 / 1024.0),
+        _ => format!("{:.1} MiB", count as f64 / 1_048_576.0),
+    }
+}

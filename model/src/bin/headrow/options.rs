@@ -1,0 +1,119 @@
+//! Options that commands share.
+
+use clap::ValueEnum;
+use headrow::{Isa, Normalization, Pooling, SentenceOptions, TooLong};
+use std::path::PathBuf;
+
+/// Which model, and what computes it.
+#[derive(clap::Args)]
+pub(crate) struct ModelArgs {
+    /// Folder of the model, in Hugging Face layout. Without it: a small model inside the program, seeded and
+    /// untrained.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) model: Option<PathBuf>,
+
+    /// Threads to compute with. Without it: as many as this process may use, at most one per core.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) threads: Option<u16>,
+
+    /// Instruction set to compute with: scalar, neon, avx2 or avx512. Without it: the best of this
+    /// machine. The results have the same bits on each.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) isa: Option<Isa>,
+}
+
+/// How texts become vectors.
+#[derive(clap::Args)]
+pub(crate) struct TextArgs {
+    /// What happens to texts with more tokens than the model reads.
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = OnTooLong::Truncate)]
+    too_long: OnTooLong,
+
+    /// How the states of a text's tokens become its vector. Without it: as the folder says, else the mean.
+    #[arg(long, value_name = "HOW", value_enum)]
+    pooling: Option<PoolingName>,
+
+    /// Scale every vector to length 1. Without this and --no-normalize: as the folder says.
+    #[arg(long, conflicts_with = "no_normalize")]
+    normalize: bool,
+
+    /// Leave the vectors as they are.
+    #[arg(long)]
+    no_normalize: bool,
+
+    /// Most memory to compute in, beside the weights: bytes, or with a suffix K, M or G.
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) max_memory: Option<usize>,
+}
+
+impl TextArgs {
+    pub(crate) fn sentence_options(&self, model: &ModelArgs) -> SentenceOptions {
+        let normalization = match (self.normalize, self.no_normalize) {
+            (true, _) => Some(Normalization::L2),
+            (false, true) => Some(Normalization::None),
+            (false, false) => None,
+        };
+        SentenceOptions::default()
+            .with_isa(model.isa)
+            .with_too_long(match self.too_long {
+                OnTooLong::Truncate => TooLong::Truncate,
+                OnTooLong::Error => TooLong::Error,
+            })
+            .with_pooling(self.pooling.map(|name| match name {
+                PoolingName::Mean => Pooling::Mean,
+                PoolingName::Cls => Pooling::Cls,
+                PoolingName::Max => Pooling::Max,
+                PoolingName::Last => Pooling::LastToken,
+            }))
+            .with_normalization(normalization)
+    }
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum OnTooLong {
+    /// Cut off their end.
+    Truncate,
+    /// Stop with an error that names the text.
+    Error,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum PoolingName {
+    /// The mean over the tokens.
+    Mean,
+    /// The first token's state.
+    Cls,
+    /// The largest value of each feature.
+    Max,
+    /// The last token's state.
+    Last,
+}
+
+/// A number of bytes: `1000`, `64K`, `512M`, `2G`, in powers of 1024.
+fn size(text: &str) -> Result<usize, String> {
+    let (digits, shift) = match text.as_bytes().last() {
+        Some(b'K' | b'k') => (&text[..text.len() - 1], 10),
+        Some(b'M' | b'm') => (&text[..text.len() - 1], 20),
+        Some(b'G' | b'g') => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    let number: usize = digits.parse().map_err(|_| "expected a size such as 64M".to_owned())?;
+    number.checked_mul(1 << shift).ok_or_else(|| "beyond any memory".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::size;
+
+    #[test]
+    fn sizes_are_read_with_and_without_suffix() {
+        assert_eq!(size("0"), Ok(0));
+        assert_eq!(size("12"), Ok(12));
+        assert_eq!(size("3k"), Ok(3 << 10));
+        assert_eq!(size("5M"), Ok(5 << 20));
+        assert_eq!(size("2G"), Ok(2 << 30));
+        for bad in ["", "K", "-1", "1.5G", "99999999999999999999", "9999999999999G", "ü"] {
+            assert!(size(bad).is_err(), "{bad}");
+        }
+    }
+}
