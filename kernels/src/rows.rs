@@ -13,6 +13,7 @@ mod elementary;
 mod lanes;
 pub mod math;
 pub mod norm;
+mod pack;
 pub mod softmax;
 
 use crate::par::Par;

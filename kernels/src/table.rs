@@ -143,16 +143,23 @@ macro_rules! row_kernels {
             let simd = $token;
             norm::kernel::<_, $registers>(simd, how, x, residual, sum, out)
         }
-        // SAFETY: this table is handed out by `for_isa` alone, once the processor has been asked for the
-        // instruction set with all these features.
+        // SAFETY, of each call: this table is handed out by `for_isa` alone, once the processor has been asked
+        // for the instruction set with all these features.
         #[allow(unused_unsafe)]
         RowKernels {
+            // SAFETY: as above.
             math: |function, x| unsafe { math(function, x) },
+            // SAFETY: as above.
             activate: |activation, x| unsafe { activate(activation, x) },
+            // SAFETY: as above.
             softmax: |x| unsafe { softmax(x) },
+            // SAFETY: as above.
             log_softmax: |x| unsafe { log_softmax(x) },
+            // SAFETY: as above.
             masked_softmax: |scores, row| unsafe { masked_softmax(scores, row) },
+            // SAFETY: as above.
             exp_scores: |scores, row| unsafe { exp_scores(scores, row) },
+            // SAFETY: as above.
             norm: |how, x, residual, sum, out| unsafe { norm(how, x, residual, sum, out) },
         }
     }};
@@ -178,9 +185,9 @@ static AVX2: Table = {
     Table {
         isa: Isa::Avx2,
         gemm: GemmKernels { mr: MR, nr: NR, tile: f32_gemm_6x16_avx2, marked, pack_rows },
-        // SAFETY: of the token: as in the macro.
         rows: row_kernels!(
             4,
+            // SAFETY: only functions with these features make the token.
             unsafe { pulp::x86::V3::new_unchecked() },
             "sse,sse2,fxsr,sse3,ssse3,sse4.1,sse4.2,popcnt,avx,avx2,bmi1,bmi2,fma,lzcnt"
         ),
@@ -195,9 +202,9 @@ static AVX512: Table = {
     Table {
         isa: Isa::Avx512,
         gemm: GemmKernels { mr: MR, nr: NR, tile: f32_gemm_6x64_avx512, marked, pack_rows },
-        // SAFETY: of the token: as in the macro.
         rows: row_kernels!(
             2,
+            // SAFETY: only functions with these features make the token.
             unsafe { pulp::x86::V4::new_unchecked() },
             "sse,sse2,fxsr,sse3,ssse3,sse4.1,sse4.2,popcnt,avx,avx2,bmi1,bmi2,fma,lzcnt,avx512f,avx512bw,avx512cd,avx512dq,avx512vl"
         ),
@@ -212,8 +219,12 @@ static NEON: Table = {
     Table {
         isa: Isa::Neon,
         gemm: GemmKernels { mr: MR, nr: NR, tile: f32_gemm_8x8_neon, marked, pack_rows },
-        // SAFETY: of the token: as in the macro.
-        rows: row_kernels!(8, unsafe { pulp::aarch64::Neon::new_unchecked() }, "neon"),
+        rows: row_kernels!(
+            8,
+            // SAFETY: only functions with this feature make the token.
+            unsafe { pulp::aarch64::Neon::new_unchecked() },
+            "neon"
+        ),
     }
 };
 

@@ -83,13 +83,16 @@ fn log_softmax_is_within_its_bound() {
     }
 }
 
-/// Every kind of mask as bits, row by row.
+/// Whether a row sees a column.
+type Sees<'a> = Box<dyn Fn(usize, usize) -> bool + 'a>;
+
+/// Every kind of mask, with what it means.
 fn kinds<'a>(
     cols: usize,
     columns: &'a [bool],
     each: Mat<'a, bool>,
     bias: Mat<'a>,
-) -> Vec<(Visible<'a>, Box<dyn Fn(usize, usize) -> bool + 'a>)> {
+) -> Vec<(Visible<'a>, Sees<'a>)> {
     let (first, end) = (cols / 3, cols - cols / 5);
     vec![
         (Visible::All, Box::new(|_, _| true)),

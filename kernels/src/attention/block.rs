@@ -289,7 +289,11 @@ impl Call<'_> {
             ]
         };
         let scale = self.shape.scale;
-        let sum = exp_scores(self.cpu, &Scores { scale, first, end, bias, visible: masks }, scores);
+        let sum = exp_scores(
+            self.cpu,
+            &Scores { scale, first, end, bias, visible: masks, hidden: -0.0 },
+            scores,
+        );
         if holes {
             let weights = scores[first..end].iter_mut().zip(&visible[first..end]);
             weights.filter(|(_, visible)| **visible == 0).for_each(|(weight, _)| *weight = -0.0);

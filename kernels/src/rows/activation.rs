@@ -1,5 +1,6 @@
 //! Activation functions.
 
+use super::lanes::elementwise;
 use super::{elementary, for_rows, lanes};
 use crate::arch::FloatMode;
 use crate::arch::vector::Vector;
@@ -53,39 +54,20 @@ pub(crate) fn activate_row(cpu: Cpu, activation: Activation, row: &mut [f32]) {
     activate_block(cpu, activation, MatMut::new(row, 1, cols));
 }
 
+elementwise!(Relu, elementary::relu);
+elementwise!(GeluErf, elementary::gelu_erf);
+elementwise!(GeluTanh, elementary::gelu_tanh);
+elementwise!(GeluQuick, elementary::gelu_quick);
+elementwise!(Silu, elementary::silu);
+
 #[inline(always)]
 pub(crate) fn kernel<S: Vector>(simd: S, activation: Activation, x: MatMut<'_>) {
     match activation {
         Activation::Identity => {}
-        Activation::Relu => lanes::map(
-            simd,
-            x,
-            #[inline(always)]
-            |simd, x| elementary::relu(simd, x),
-        ),
-        Activation::GeluErf => lanes::map(
-            simd,
-            x,
-            #[inline(always)]
-            |simd, x| elementary::gelu_erf(simd, x),
-        ),
-        Activation::GeluTanh => lanes::map(
-            simd,
-            x,
-            #[inline(always)]
-            |simd, x| elementary::gelu_tanh(simd, x),
-        ),
-        Activation::GeluQuick => lanes::map(
-            simd,
-            x,
-            #[inline(always)]
-            |simd, x| elementary::gelu_quick(simd, x),
-        ),
-        Activation::Silu => lanes::map(
-            simd,
-            x,
-            #[inline(always)]
-            |simd, x| elementary::silu(simd, x),
-        ),
+        Activation::Relu => lanes::map(simd, x, Relu),
+        Activation::GeluErf => lanes::map(simd, x, GeluErf),
+        Activation::GeluTanh => lanes::map(simd, x, GeluTanh),
+        Activation::GeluQuick => lanes::map(simd, x, GeluQuick),
+        Activation::Silu => lanes::map(simd, x, Silu),
     }
 }

@@ -1,5 +1,6 @@
 //! The 32 virtual lanes: sums and maxima over a row with the same bits on every instruction set.
 
+use super::pack::Pack;
 use crate::arch::vector::Vector;
 use crate::view::MatMut;
 
@@ -67,10 +68,18 @@ pub(super) fn blocks_mut<S: Vector, const R: usize>(
     (blocks, rest)
 }
 
+/// Registers that go through an element-wise function side by side: enough to hide its latency, few enough
+/// to stay in registers.
+const ABREAST: usize = 4;
+
+/// A function of every element by itself.
+pub(super) trait Elementwise<S: Vector>: Copy {
+    fn of<const N: usize>(self, x: Pack<S, N>) -> Pack<S, N>;
+}
+
 /// `f` of every element, in place.
 #[inline(always)]
-pub(super) fn map<S: Vector>(simd: S, x: MatMut<'_>, f: impl Fn(S, S::f32s) -> S::f32s + Copy) {
-    let mut x = x;
+pub(super) fn map<S: Vector>(simd: S, mut x: MatMut<'_>, f: impl Elementwise<S>) {
     if let Some(all) = x.as_contiguous() {
         return map_row(simd, all, f);
     }
@@ -79,15 +88,49 @@ pub(super) fn map<S: Vector>(simd: S, x: MatMut<'_>, f: impl Fn(S, S::f32s) -> S
     }
 }
 
+/// `f` of every element of a row, in place.
 #[inline(always)]
-pub(super) fn map_row<S: Vector>(simd: S, row: &mut [f32], f: impl Fn(S, S::f32s) -> S::f32s) {
+pub(super) fn map_row<S: Vector>(simd: S, row: &mut [f32], f: impl Elementwise<S>) {
     let (registers, rest) = S::as_mut_simd_f32s(row);
-    for x in registers {
-        *x = f(simd, *x);
+    let (packs, single) = pulp::as_arrays_mut::<ABREAST, _>(registers);
+    for x in packs {
+        *x = f.of(Pack::new(simd, *x)).registers;
+    }
+    for x in single {
+        [*x] = f.of(Pack::new(simd, [*x])).registers;
     }
     if !rest.is_empty() {
         let end = rest.len() as isize;
-        let y = f(simd, simd.load(rest, 0, end));
+        let [y] = f.of(Pack::new(simd, [simd.load(rest, 0, end)])).registers;
         simd.store(rest, 0, end, y);
+    }
+}
+
+/// `$f` as an [`Elementwise`] function.
+macro_rules! elementwise {
+    ($name:ident, $f:path) => {
+        #[derive(Clone, Copy)]
+        struct $name;
+        impl<S: $crate::arch::vector::Vector> $crate::rows::lanes::Elementwise<S> for $name {
+            #[inline(always)]
+            fn of<const N: usize>(
+                self,
+                x: $crate::rows::pack::Pack<S, N>,
+            ) -> $crate::rows::pack::Pack<S, N> {
+                $f(x)
+            }
+        }
+    };
+}
+pub(super) use elementwise;
+
+/// Multiplies by a number.
+#[derive(Clone, Copy)]
+pub(super) struct Times(pub(super) f32);
+
+impl<S: Vector> Elementwise<S> for Times {
+    #[inline(always)]
+    fn of<const N: usize>(self, x: Pack<S, N>) -> Pack<S, N> {
+        x * x.all(self.0)
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! The standard library's functions differ from platform to platform; none of them is used on a result's path.
 
+use super::lanes::elementwise;
 use super::{elementary, for_rows, lanes};
 use crate::arch::FloatMode;
 use crate::arch::vector::Vector;
@@ -19,39 +20,20 @@ pub(crate) enum Function {
     Sigmoid,
 }
 
+elementwise!(Exp, elementary::exp);
+elementwise!(Ln, elementary::ln);
+elementwise!(Erf, elementary::erf);
+elementwise!(Tanh, elementary::tanh);
+elementwise!(Sigmoid, elementary::sigmoid);
+
 #[inline(always)]
 pub(crate) fn kernel<S: Vector>(simd: S, function: Function, x: MatMut<'_>) {
     match function {
-        Function::Exp => lanes::map(
-            simd,
-            x,
-            #[inline(always)]
-            |simd, x| elementary::exp(simd, x),
-        ),
-        Function::Ln => lanes::map(
-            simd,
-            x,
-            #[inline(always)]
-            |simd, x| elementary::ln(simd, x),
-        ),
-        Function::Erf => lanes::map(
-            simd,
-            x,
-            #[inline(always)]
-            |simd, x| elementary::erf(simd, x),
-        ),
-        Function::Tanh => lanes::map(
-            simd,
-            x,
-            #[inline(always)]
-            |simd, x| elementary::tanh(simd, x),
-        ),
-        Function::Sigmoid => lanes::map(
-            simd,
-            x,
-            #[inline(always)]
-            |simd, x| elementary::sigmoid(simd, x),
-        ),
+        Function::Exp => lanes::map(simd, x, Exp),
+        Function::Ln => lanes::map(simd, x, Ln),
+        Function::Erf => lanes::map(simd, x, Erf),
+        Function::Tanh => lanes::map(simd, x, Tanh),
+        Function::Sigmoid => lanes::map(simd, x, Sigmoid),
     }
 }
 

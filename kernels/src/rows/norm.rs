@@ -8,7 +8,7 @@
 //! When squares overflow, a row of finite numbers is done once more after an exact multiplication
 //! by 2⁻⁸⁰; other rows are not affected.
 
-use super::lanes::{LANES, Lanes, blocks, blocks_mut, map_row};
+use super::lanes::{LANES, Lanes, Times, blocks, blocks_mut, map_row};
 use super::rows_per_chunk;
 use crate::arch::FloatMode;
 use crate::arch::vector::Vector;
@@ -245,13 +245,7 @@ fn row<S: Vector, const R: usize>(simd: S, norm: &Norm<'_>, x: Option<&[f32]>, o
         out.copy_from_slice(x);
     }
     let finite = out.iter().all(|x| x.is_finite());
-    let down = simd.splat_f32s(SHRINK);
-    map_row(
-        simd,
-        out,
-        #[inline(always)]
-        |simd, x| simd.mul_f32s(x, down),
-    );
+    map_row(simd, out, Times(SHRINK));
     // An ordinary ε·2⁻¹⁶⁰ is 0, which vanishes beside squares of this size; a constant row has D = 0 whatever the
     // factor.
     let square;

@@ -6,7 +6,8 @@
 
 use super::elementary::{exp_of_negative, ln};
 use super::for_rows;
-use super::lanes::{LANES, Lanes, blocks, blocks_mut, map_row};
+use super::lanes::{Elementwise, LANES, Lanes, Times, blocks, blocks_mut, map_row};
+use super::pack::{Pack, Truths};
 use crate::arch::FloatMode;
 use crate::arch::vector::Vector;
 use crate::cpu::Cpu;
@@ -44,19 +45,17 @@ pub(crate) struct Scores<'a> {
     pub(crate) bias: Option<&'a [f32]>,
     /// Indexed by key; a key is visible when both are true.
     pub(crate) visible: [Option<&'a [bool]>; 2],
+    /// What hidden keys become: +0, or −0 as a mark.
+    pub(crate) hidden: f32,
 }
 
 impl Default for Scores<'_> {
     fn default() -> Self {
-        Scores { scale: 1.0, first: 0, end: 0, bias: None, visible: [None; 2] }
+        Scores { scale: 1.0, first: 0, end: 0, bias: None, visible: [None; 2], hidden: 0.0 }
     }
 }
 
 impl Scores<'_> {
-    fn is_masked(&self) -> bool {
-        self.bias.is_some() || self.visible.iter().any(Option::is_some)
-    }
-
     /// Whether key `j`, between `first` and `end`, takes part.
     fn sees(&self, j: usize) -> bool {
         self.visible.iter().flatten().all(|visible| visible[j])
@@ -65,7 +64,7 @@ impl Scores<'_> {
 }
 
 /// Replaces the keys `first..end` of `row` by e^(s − max s), where s = score·scale (+ bias), each operation
-/// rounded, and hidden ones by +0; returns their sum, taken in the lanes key mod 32.
+/// rounded, and hidden ones by `hidden`; returns their sum, taken in the lanes key mod 32.
 ///
 /// The sum is 0 exactly when no key is visible (else it is ≥ 1), and NaN when a visible s is NaN or +∞, or
 /// all of them are −∞.
@@ -134,9 +133,9 @@ pub fn masked_softmax(cpu: Cpu, par: Par<'_>, scale: f32, visible: Visible<'_>, 
 pub(crate) fn softmax_kernel<S: Vector, const R: usize>(simd: S, mut x: MatMut<'_>) {
     for i in 0..x.rows() {
         let row = x.row_mut(i);
-        let scores = Scores { end: row.len(), ..Scores::default() };
-        let sum = plain_exp_scores::<S, R, false>(simd, &scores, row);
-        multiply(simd, row, 1.0 / sum);
+        let max = largest::<S, R>(simd, row);
+        let sum = exponentials::<S, R, true>(simd, row, max);
+        map_row(simd, row, Times(1.0 / sum));
     }
 }
 
@@ -144,32 +143,24 @@ pub(crate) fn softmax_kernel<S: Vector, const R: usize>(simd: S, mut x: MatMut<'
 pub(crate) fn log_softmax_kernel<S: Vector, const R: usize>(simd: S, mut x: MatMut<'_>) {
     for i in 0..x.rows() {
         let row = x.row_mut(i);
-        let (blocks, rest) = blocks::<S, R>(row);
-        let end = rest.len() as isize;
-        let m = largest::<S, R, false>(simd, 1.0, blocks, [(0, 0, &[]), (0, end, rest)]);
-        let max = simd.splat_f32s(m);
-        let mut sum = Lanes::<S, R>::splat(simd, 0.0);
-        for block in blocks {
-            for r in 0..R {
-                let e = exp_of_negative(simd, simd.sub_f32s(block[r], max), 1.0);
-                sum.0[r] = simd.add_f32s(sum.0[r], e);
-            }
-        }
-        if !rest.is_empty() {
-            for r in 0..R {
-                let (part, first, end) = register::<S>(rest, r, 0, end);
-                let e = exp_of_negative(simd, simd.sub_f32s(simd.load(part, first, end), max), 1.0);
-                let e = simd.select_f32s(simd.lanes(first, end), e, simd.splat_f32s(0.0));
-                sum.0[r] = simd.add_f32s(sum.0[r], e);
-            }
-        }
-        let ln_sum = ln(simd, simd.splat_f32s(sum.sum(simd)));
-        map_row(
-            simd,
-            row,
-            #[inline(always)]
-            |simd, x| simd.sub_f32s(simd.sub_f32s(x, max), ln_sum),
-        );
+        let max = largest::<S, R>(simd, row);
+        let sum = exponentials::<S, R, false>(simd, row, max);
+        let [ln_sum] = ln(Pack::new(simd, [simd.splat_f32s(sum)])).registers;
+        map_row(simd, row, Less::<S> { max: simd.splat_f32s(max), ln_sum });
+    }
+}
+
+/// (x − m) − ln Σ.
+#[derive(Clone, Copy)]
+struct Less<S: Vector> {
+    max: S::f32s,
+    ln_sum: S::f32s,
+}
+
+impl<S: Vector> Elementwise<S> for Less<S> {
+    #[inline(always)]
+    fn of<const N: usize>(self, x: Pack<S, N>) -> Pack<S, N> {
+        x - x.repeat(self.max) - x.repeat(self.ln_sum)
     }
 }
 
@@ -191,7 +182,7 @@ pub(crate) fn masked_softmax_kernel<S: Vector, const R: usize>(
             row[j] = if scores.sees(j) { f32::NAN } else { 0.0 };
         }
     } else {
-        multiply(simd, &mut row[first..end], 1.0 / sum);
+        map_row(simd, &mut row[first..end], Times(1.0 / sum));
     }
 }
 
@@ -202,221 +193,233 @@ pub(crate) fn exp_scores_kernel<S: Vector, const R: usize>(
     scores: &Scores<'_>,
     row: &mut [f32],
 ) -> f32 {
-    if scores.is_masked() {
-        masked_exp_scores::<S, R>(simd, scores, row)
-    } else if scores.scale == 1.0 {
-        plain_exp_scores::<S, R, false>(simd, scores, row)
-    } else {
-        plain_exp_scores::<S, R, true>(simd, scores, row)
+    // One copy of the loop for each kind of scores, so that the common ones pay for nothing else.
+    match (scores.bias.is_some(), scores.visible.iter().any(Option::is_some)) {
+        (false, false) => passes::<S, R, false, false>(simd, scores, row),
+        (true, false) => passes::<S, R, true, false>(simd, scores, row),
+        (false, true) => passes::<S, R, false, true>(simd, scores, row),
+        (true, true) => passes::<S, R, true, true>(simd, scores, row),
     }
 }
 
+/// The largest element, NaN skipped; −∞ when there is none.
 #[inline(always)]
-fn multiply<S: Vector>(simd: S, row: &mut [f32], factor: f32) {
-    let factor = simd.splat_f32s(factor);
-    map_row(
-        simd,
-        row,
-        #[inline(always)]
-        |simd, e| simd.mul_f32s(e, factor),
-    );
-}
-
-/// Register `r` of an incomplete block of 32: its elements, and the lanes of it between `first` and `end`.
-#[inline(always)]
-fn register<S: Vector>(
-    block: &[f32],
-    r: usize,
-    first: isize,
-    end: isize,
-) -> (&[f32], isize, isize) {
-    let at = r * S::F32_LANES;
-    (&block[at.min(block.len())..], first - at as isize, end - at as isize)
-}
-
-/// An incomplete block at an end of the range: the lanes that take part, and the elements.
-type Edge<'a> = (isize, isize, &'a [f32]);
-
-/// The largest element times `scale`, NaN skipped; −∞ when there is none.
-#[inline(always)]
-fn largest<S: Vector, const R: usize, const SCALED: bool>(
-    simd: S,
-    scale: f32,
-    blocks: &[[S::f32s; R]],
-    edges: [Edge<'_>; 2],
-) -> f32 {
-    let scale = simd.splat_f32s(scale);
+fn largest<S: Vector, const R: usize>(simd: S, row: &[f32]) -> f32 {
+    let (blocks, rest) = blocks::<S, R>(row);
     let mut max = Lanes::<S, R>::splat(simd, f32::NEG_INFINITY);
     for block in blocks {
         for r in 0..R {
-            let s = if SCALED { simd.mul_f32s(block[r], scale) } else { block[r] };
-            max.0[r] = simd.larger(s, max.0[r]);
+            max.0[r] = simd.larger(block[r], max.0[r]);
         }
     }
-    for (first, end, block) in edges {
-        if first < end {
-            for r in 0..R {
-                let (part, first, end) = register::<S>(block, r, first, end);
-                let s = simd.load(part, first, end);
-                let s = if SCALED { simd.mul_f32s(s, scale) } else { s };
-                let hidden = simd.splat_f32s(f32::NEG_INFINITY);
-                let s = simd.select_f32s(simd.lanes(first, end), s, hidden);
-                max.0[r] = simd.larger(s, max.0[r]);
-            }
+    for r in 0..R {
+        let (at, end) = (r * S::F32_LANES, rest.len());
+        if at < end {
+            let end = (end - at) as isize;
+            let x = simd.load(&rest[at..], 0, end);
+            let low = simd.splat_f32s(f32::NEG_INFINITY);
+            max.0[r] = simd.larger(simd.select_f32s(simd.lanes(0, end), x, low), max.0[r]);
         }
     }
     max.largest(simd)
 }
 
-/// e^(x·scale − m).
-#[derive(Clone, Copy)]
-struct Exponential<S: Vector, const SCALED: bool> {
-    simd: S,
-    scale: S::f32s,
-    max: S::f32s,
-}
-
-impl<S: Vector, const SCALED: bool> Exponential<S, SCALED> {
-    #[inline(always)]
-    fn of(self, x: S::f32s) -> S::f32s {
-        let simd = self.simd;
-        let s = if SCALED { simd.mul_f32s(x, self.scale) } else { x };
-        exp_of_negative(simd, simd.sub_f32s(s, self.max), 1.0)
-    }
-}
-
-/// [`exp_scores`] where every key between `first` and `end` is visible.
+/// The sum of e^(x − max) over a row; with `STORE` these replace x.
 #[inline(always)]
-fn plain_exp_scores<S: Vector, const R: usize, const SCALED: bool>(
+fn exponentials<S: Vector, const R: usize, const STORE: bool>(
+    simd: S,
+    row: &mut [f32],
+    max: f32,
+) -> f32 {
+    let max = Pack::splat(simd, max);
+    let (blocks, rest) = blocks_mut::<S, R>(row);
+    let mut sum = Pack::<S, R>::splat(simd, 0.0);
+    for block in blocks {
+        let e = exp_of_negative(Pack::new(simd, *block) - max, 1.0);
+        if STORE {
+            *block = e.registers;
+        }
+        sum = sum + e;
+    }
+    let mut sum = Lanes::<S, R>(sum.registers);
+    let max = max.registers[0];
+    for r in 0..R {
+        let (at, end) = (r * S::F32_LANES, rest.len());
+        if at < end {
+            let rest = &mut rest[at..];
+            let end = (end - at) as isize;
+            let x = simd.sub_f32s(simd.load(rest, 0, end), max);
+            let [e] = exp_of_negative(Pack::new(simd, [x]), 1.0).registers;
+            if STORE {
+                simd.store(rest, 0, end, e);
+            }
+            let e = simd.select_f32s(simd.lanes(0, end), e, simd.splat_f32s(0.0));
+            sum.0[r] = simd.add_f32s(sum.0[r], e);
+        }
+    }
+    sum.sum(simd)
+}
+
+/// The two passes of [`exp_scores`] over the blocks of 32 keys that `first..end` touches: whole blocks by whole
+/// registers, those at the ends through masks.
+#[inline(always)]
+fn passes<S: Vector, const R: usize, const BIAS: bool, const MASK: bool>(
     simd: S,
     scores: &Scores<'_>,
     row: &mut [f32],
 ) -> f32 {
-    let Scores { scale, first, end, .. } = *scores;
+    let Scores { first, end, hidden, .. } = *scores;
+    debug_assert!(hidden == 0.0, "a hidden key adds nothing to the sum");
     if first >= end {
         return 0.0;
     }
-    // Whole blocks of keys, after an incomplete one at the head and before one at the tail.
-    let start = first / LANES * LANES;
-    let row = &mut row[start..end];
-    let (head, bulk) =
-        if first > start { row.split_at_mut(LANES.min(end - start)) } else { row.split_at_mut(0) };
-    let head_lanes = ((first - start) as isize, head.len() as isize);
-    let (bulk, tail) = blocks_mut::<S, R>(bulk);
-    let tail_end = tail.len() as isize;
+    let row = &mut row[..end];
+    let source = Source::<S, BIAS, MASK>::new(simd, scores);
+    let blocks = || (first / LANES * LANES..end).step_by(LANES);
+    let is_whole = |block: usize| block >= first && block + LANES <= end;
 
-    let edges = [(head_lanes.0, head_lanes.1, &*head), (0, tail_end, &*tail)];
-    let max = simd.splat_f32s(largest::<S, R, SCALED>(simd, scale, bulk, edges));
-
-    let step = Exponential::<S, SCALED> { simd, scale: simd.splat_f32s(scale), max };
-    let mut sum = Lanes::<S, R>::splat(simd, 0.0);
-    edge(simd, head, head_lanes.0, head_lanes.1, &mut sum, step);
-    for block in bulk {
+    let mut max = Lanes::<S, R>::splat(simd, f32::NEG_INFINITY);
+    for block in blocks() {
+        let (s, seen) = if is_whole(block) {
+            source.whole::<R>(row, block)
+        } else {
+            source.part::<R>(row, block)
+        };
+        let s = seen.select(s, s.all(f32::NEG_INFINITY)).registers;
         for r in 0..R {
-            block[r] = step.of(block[r]);
-            sum.0[r] = simd.add_f32s(sum.0[r], block[r]);
+            max.0[r] = simd.larger(s[r], max.0[r]);
         }
     }
-    edge(simd, tail, 0, tail_end, &mut sum, step);
-    sum.sum(simd)
+    let max = Pack::<S, R>::splat(simd, max.largest(simd));
+
+    let mut sum = Pack::<S, R>::splat(simd, 0.0);
+    for block in blocks() {
+        if is_whole(block) {
+            let (s, seen) = source.whole::<R>(row, block);
+            let e = exp_of_negative(s - max, 1.0);
+            let e = if BIAS || MASK { seen.select(e, e.all(hidden)) } else { e };
+            for r in 0..R {
+                store::<S>(&mut row[block + r * S::F32_LANES..][..S::F32_LANES], e.registers[r]);
+            }
+            sum = sum + e;
+        } else {
+            let (s, seen) = source.part::<R>(row, block);
+            let e = exp_of_negative(s - max, 1.0);
+            let e = seen.select(e, e.all(hidden));
+            for r in 0..R {
+                let at = block + r * S::F32_LANES;
+                if at < end {
+                    let (from, to) = source.lanes_from(at);
+                    simd.store(&mut row[at..], from, to, e.registers[r]);
+                }
+            }
+            sum = sum + e;
+        }
+    }
+    Lanes::<S, R>(sum.registers).sum(simd)
 }
 
-/// e^(s − m) of the lanes `first..end` of an incomplete block, in place and added to `sum`.
+/// A whole register from or to as many elements.
 #[inline(always)]
-fn edge<S: Vector, const R: usize, const SCALED: bool>(
-    simd: S,
-    block: &mut [f32],
-    first: isize,
-    end: isize,
-    sum: &mut Lanes<S, R>,
-    step: Exponential<S, SCALED>,
-) {
-    if first >= end {
-        return;
-    }
-    for r in 0..R {
-        let at = (r * S::F32_LANES).min(block.len());
-        let part = &mut block[at..];
-        let (first, end) = (first - (r * S::F32_LANES) as isize, end - (r * S::F32_LANES) as isize);
-        let e = step.of(simd.load(part, first, end));
-        simd.store(part, first, end, e);
-        let e = simd.select_f32s(simd.lanes(first, end), e, simd.splat_f32s(0.0));
-        sum.0[r] = simd.add_f32s(sum.0[r], e);
-    }
+fn load<S: Vector>(from: &[f32]) -> S::f32s {
+    S::as_simd_f32s(from).0[0]
 }
 
-/// Scaled, biased and masked scores, register by register.
-struct Source<'a, S: Vector> {
+#[inline(always)]
+fn store<S: Vector>(to: &mut [f32], value: S::f32s) {
+    S::as_mut_simd_f32s(to).0[0] = value;
+}
+
+/// Scaled, biased and masked scores, block by block.
+struct Source<'a, S: Vector, const BIAS: bool, const MASK: bool> {
     simd: S,
-    scale: S::f32s,
+    scale: f32,
     first: usize,
     end: usize,
-    bias: Option<&'a [f32]>,
+    bias: &'a [f32],
     visible: [Option<&'a [bool]>; 2],
 }
 
-impl<S: Vector> Source<'_, S> {
-    /// The scores of the register at key `at`, and which of them are visible.
+impl<'a, S: Vector, const BIAS: bool, const MASK: bool> Source<'a, S, BIAS, MASK> {
     #[inline(always)]
-    fn load(&self, row: &[f32], at: usize) -> (S::f32s, S::m32s) {
+    fn new(simd: S, scores: &Scores<'a>) -> Self {
+        let Scores { scale, first, end, bias, visible, .. } = *scores;
+        let bias = bias.map_or(&[][..], |bias| &bias[..end]);
+        let visible = visible.map(|visible| visible.map(|visible| &visible[..end]));
+        Source { simd, scale, first, end, bias, visible }
+    }
+
+    /// The lanes of the register at key `at` that lie between the first key and the end.
+    #[inline(always)]
+    fn lanes_from(&self, at: usize) -> (isize, isize) {
+        (self.first as isize - at as isize, self.end as isize - at as isize)
+    }
+
+    /// The scores of the 32 keys from `block` on, all of them between the first and the end, and which are visible.
+    #[inline(always)]
+    fn whole<const R: usize>(&self, row: &[f32], block: usize) -> (Pack<S, R>, Truths<S, R>) {
         let simd = self.simd;
-        let (from, to) = (self.first as isize - at as isize, self.end as isize - at as isize);
-        let mut seen = simd.lanes(from, to);
-        let mut s = simd.mul_f32s(simd.load(&row[at..], from, to), self.scale);
-        if let Some(bias) = self.bias {
-            let bias = simd.load(&bias[at..], from, to);
-            s = simd.add_f32s(s, bias);
-            let hides = simd.equal_f32s(bias, simd.splat_f32s(f32::NEG_INFINITY));
-            seen = simd.and_m32s(seen, simd.not_m32s(hides));
+        let width = S::F32_LANES;
+        let mut s = Pack::<S, R>::splat(simd, 0.0);
+        let mut bias = s;
+        for r in 0..R {
+            s.registers[r] = load::<S>(&row[block + r * width..][..width]);
+            if BIAS {
+                bias.registers[r] = load::<S>(&self.bias[block + r * width..][..width]);
+            }
         }
-        for visible in self.visible.iter().flatten() {
-            seen = simd.and_m32s(seen, simd.truths(&visible[at..]));
+        let mut seen = Truths::splat(simd, true);
+        if MASK {
+            for visible in self.visible.iter().flatten() {
+                for r in 0..R {
+                    let truths = simd.truths(&visible[block + r * width..][..width]);
+                    seen.registers[r] = simd.and_m32s(seen.registers[r], truths);
+                }
+            }
+        }
+        self.finish(s, bias, seen)
+    }
+
+    /// As [`Source::whole`] for a block that reaches over an end: what lies outside is hidden and not read.
+    #[inline(always)]
+    fn part<const R: usize>(&self, row: &[f32], block: usize) -> (Pack<S, R>, Truths<S, R>) {
+        let simd = self.simd;
+        let mut s = Pack::<S, R>::splat(simd, 0.0);
+        let mut bias = s;
+        let mut seen = Truths::splat(simd, false);
+        for r in 0..R {
+            let at = block + r * S::F32_LANES;
+            if at < self.end {
+                let (from, to) = self.lanes_from(at);
+                s.registers[r] = simd.load(&row[at..], from, to);
+                seen.registers[r] = simd.lanes(from, to);
+                if BIAS {
+                    bias.registers[r] = simd.load(&self.bias[at..], from, to);
+                }
+                if MASK {
+                    for visible in self.visible.iter().flatten() {
+                        let truths = simd.truths(&visible[at..]);
+                        seen.registers[r] = simd.and_m32s(seen.registers[r], truths);
+                    }
+                }
+            }
+        }
+        self.finish(s, bias, seen)
+    }
+
+    #[inline(always)]
+    fn finish<const R: usize>(
+        &self,
+        raw: Pack<S, R>,
+        bias: Pack<S, R>,
+        seen: Truths<S, R>,
+    ) -> (Pack<S, R>, Truths<S, R>) {
+        let mut s = raw * raw.all(self.scale);
+        let mut seen = seen;
+        if BIAS {
+            s = s + bias;
+            seen = seen & !bias.equals(bias.all(f32::NEG_INFINITY));
         }
         (s, seen)
     }
-}
-
-/// [`exp_scores`] with a bias, a mask or both.
-#[inline(always)]
-fn masked_exp_scores<S: Vector, const R: usize>(
-    simd: S,
-    scores: &Scores<'_>,
-    row: &mut [f32],
-) -> f32 {
-    let Scores { scale, first, end, bias, visible } = *scores;
-    let row = &mut row[..end];
-    let bias = bias.map(|bias| &bias[..end]);
-    let visible = visible.map(|visible| visible.map(|visible| &visible[..end]));
-    let source = Source { simd, scale: simd.splat_f32s(scale), first, end, bias, visible };
-    let start = first / LANES * LANES;
-    let width = S::F32_LANES;
-
-    let mut max = Lanes::<S, R>::splat(simd, f32::NEG_INFINITY);
-    for block in (start..end).step_by(LANES) {
-        for r in 0..R {
-            let at = block + r * width;
-            if at < end {
-                let (s, seen) = source.load(row, at);
-                let s = simd.select_f32s(seen, s, simd.splat_f32s(f32::NEG_INFINITY));
-                max.0[r] = simd.larger(s, max.0[r]);
-            }
-        }
-    }
-    let max = simd.splat_f32s(max.largest(simd));
-
-    let mut sum = Lanes::<S, R>::splat(simd, 0.0);
-    for block in (start..end).step_by(LANES) {
-        for r in 0..R {
-            let at = block + r * width;
-            if at < end {
-                let (s, seen) = source.load(row, at);
-                let e = exp_of_negative(simd, simd.sub_f32s(s, max), 1.0);
-                let e = simd.select_f32s(seen, e, simd.splat_f32s(0.0));
-                let (from, to) = (first as isize - at as isize, end as isize - at as isize);
-                simd.store(&mut row[at..], from, to, e);
-                sum.0[r] = simd.add_f32s(sum.0[r], e);
-            }
-        }
-    }
-    sum.sum(simd)
 }
