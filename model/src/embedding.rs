@@ -30,7 +30,7 @@ impl Embedding {
     ) {
         let tokens = batch.tokens();
         let (positions, mut stack) = stack.take::<u32>(tokens);
-        self.positions.rows(batch.lengths(), positions);
+        self.positions.rows(batch, positions);
         let (types, mut stack) = stack.take::<u32>(tokens);
         match batch.token_types() {
             Some(given) => types.copy_from_slice(given),

@@ -182,19 +182,14 @@ impl Heads {
         sequences: usize,
     ) -> Need {
         let of = |linear: &Linear, rows| linear.scratch(cpu, threads, rows);
-        let mut maps = Need::NONE;
         let classifier = self.classifier.as_ref();
-        let denses = [self.pooler.as_ref(), classifier.and_then(|head| head.dense.as_ref())];
-        let outputs = [self.next_sentence.as_ref(), classifier.map(|head| &head.output)];
-        for linear in denses.into_iter().chain(outputs).flatten() {
-            maps = maps.or(of(linear, sequences));
-        }
+        let dense = [self.pooler.as_ref(), classifier.and_then(|head| head.dense.as_ref())];
+        let output = [self.next_sentence.as_ref(), classifier.map(|head| &head.output)];
         let first = room(sequences, embedding.d_model);
-        let mut need = if maps == Need::NONE && denses[0].is_none() && denses[1].is_none() {
-            Need::NONE
-        } else {
-            first.and(first).and(maps)
-        };
+        // The first tokens' states, what the dense map makes of them, and the map at work.
+        let linears = dense.into_iter().chain(output).flatten();
+        let mut need = linears
+            .fold(Need::NONE, |need, linear| need.or(first.times(2).and(of(linear, sequences))));
         if let Some(tagger) = &self.tagger {
             need = need.or(of(tagger, tokens));
         }

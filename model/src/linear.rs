@@ -51,11 +51,6 @@ impl Linear {
     pub(crate) fn parameters(&self) -> usize {
         self.weight.k() * self.weight.n() + self.bias.len()
     }
-
-    /// Memory of W as packed, and of b.
-    pub(crate) fn bytes(&self) -> usize {
-        self.weight.bytes() + size_of_val(self.bias.as_slice())
-    }
 }
 
 /// Room for a `rows × cols` matrix.

@@ -163,8 +163,9 @@ impl Model {
     pub fn bytes(&self) -> usize {
         // Everything that is not packed is as long as it has numbers; packing pads to whole panels.
         let numbers: usize = self.parameters().iter().map(|(_, count)| count).sum();
-        let linears = self.linears();
-        let padding: usize = linears.map(|l| l.bytes() - l.parameters() * size_of::<f32>()).sum();
+        let decoder = self.parts.heads.masked_lm.as_ref().and_then(|lm| lm.decoder.as_ref());
+        let packed = self.linears().map(|linear| &linear.weight).chain(decoder);
+        let padding: usize = packed.map(|b| b.bytes() - b.k() * b.n() * size_of::<f32>()).sum();
         numbers * size_of::<f32>() + padding
     }
 

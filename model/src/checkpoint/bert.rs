@@ -267,7 +267,11 @@ fn read_embedding(config: &Config, loader: &mut Loader<'_>) -> Result<Embedding>
         words: loader.read(WORDS)?,
         positions: LearnedPositions {
             table: loader.read(POSITIONS)?,
-            first: config.first_position,
+            first: config.first_position as u32,
+            padding: match config.family {
+                Family::Roberta => Some(config.first_position as u32 - 1),
+                _ => None,
+            },
         },
         types: if config.token_types > 0 { loader.read(TYPES)? } else { Vec::new() },
         norm: loader.norm(EMBEDDING_NORM, config.epsilon)?,
