@@ -18,30 +18,39 @@ pub(crate) struct Shape {
 /// The tiles above each other in one group of panels share the work: of r tiles each asks for an r-th
 /// of the next group, so that the far caches deliver all the time and not in one burst.
 #[derive(Clone, Copy)]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub(crate) struct Ahead {
     next: *const f32,
-    /// Rows to ask for every [`Ahead::STEPS`] steps of the depth; a row of a panel is about a cache line.
+    /// Steps of the depth from one asking to the next.
+    pub(crate) steps: usize,
+    /// Rows to ask for each time; a row of a panel is a cache line, or a few.
     rows: usize,
     ldb: usize,
+    /// Whether another tile lies below this one, which will want its C.
+    pub(crate) below: bool,
 }
 
 /// Below this many rows nothing is asked for in advance.
 const FEW: usize = 5;
-/// A part of B larger than this (in values) is taken to come from beyond the second-level cache.
-const FAR: usize = (1 << 19) / size_of::<f32>();
+/// A part of B larger than this (in values) is taken to come from beyond the second-level cache: a little
+/// more than a usual one holds, since most of what was used last is still there.
+const FAR: usize = (640 << 10) / size_of::<f32>();
 
-#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "no prefetch elsewhere"))]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 impl Ahead {
-    /// Steps of the depth from one asking to the next.
-    pub(crate) const STEPS: usize = 32;
-
     /// For the first of `tiles` tiles above each other in the group of panels before `next`.
     #[inline(always)]
     fn new(block: &TileArgs, tiles: usize, next: *const f32) -> Ahead {
         // With few rows the kernel waits for B all the time, and asking only lengthens the queue.
         let far = block.m >= FEW && block.k.saturating_mul(block.n) > FAR;
-        let rows = if far { Ahead::STEPS.div_ceil(tiles) } else { 0 };
-        Ahead { next, rows, ldb: block.ldb }
+        // Eight lines at a time at most, or near loads wait behind them.
+        let (steps, rows) = match tiles {
+            _ if !far => (usize::MAX, 0),
+            1 => (8, 8),
+            2 => (16, 8),
+            _ => (32, 32usize.div_ceil(tiles)),
+        };
+        Ahead { next, steps, rows, ldb: block.ldb, below: false }
     }
 
     /// Calls `prefetch` for the rows that are due, `panel` values further on.
@@ -84,8 +93,9 @@ impl Shape {
             let mut ahead = Ahead::new(&block, blocks, next);
             for i in 0..blocks {
                 args.m = rows + usize::from(i < longer);
+                ahead.below = i + 1 < blocks;
                 across(nr, panels[args.m - 1], columns, args, ahead, &mut tile);
-                let rows = block.k.div_ceil(Ahead::STEPS) * ahead.rows;
+                let rows = block.k.div_ceil(ahead.steps) * ahead.rows;
                 ahead.next = ahead.next.wrapping_add(rows * block.ldb);
                 args.a = args.a.wrapping_add(args.m * args.lda);
                 args.c = args.c.wrapping_add(args.m * args.ldc);

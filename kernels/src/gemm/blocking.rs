@@ -22,6 +22,8 @@ pub struct Blocking {
     pub direct_rows: usize,
 }
 
+/// Depth beyond which a product is done in parts: the running sums are stored and loaded once per part.
+const KC: usize = 1024;
 /// Multiply-adds that one thread does sooner than it could share them out.
 const WORTH_SHARING: usize = 1 << 17;
 /// Below this many rows the columns are shared out, not the rows.
@@ -34,7 +36,11 @@ impl Blocking {
     pub fn new(cpu: Cpu, threads: usize, m: usize, n: usize, k: usize) -> Blocking {
         let (mr, nr) = (cpu.table.gemm.mr, cpu.table.gemm.nr);
         let caches = cpu.caches();
-        let kc = 1024;
+        // A whole depth where it is moderate; else equal parts, so that none is short.
+        let kc = k.div_ceil(k.div_ceil(KC).max(1)).next_multiple_of(32);
+        // A block of A takes about half the second level; the panels of B stream through the rest.
+        let most = (caches.l2 / 2 / size_of::<f32>() / kc.max(1) / mr * mr).clamp(4 * mr, 16 * mr);
+        let mc = m.div_ceil(m.div_ceil(most).max(1)).next_multiple_of(mr);
         // An unpacked B is packed in pieces of half the second level, but not too narrow to pay.
         let nc = (caches.l2 / 2 / size_of::<f32>() / k.max(1)).max(8 * nr);
         let (mut chunk_rows, mut chunk_cols) = (m, n);
@@ -47,7 +53,7 @@ impl Blocking {
                 chunk_rows = m.div_ceil(chunks);
             }
         }
-        Blocking { mc: 14 * mr, kc, nc, chunk_rows, chunk_cols, direct_rows: 2 * mr }.checked(cpu)
+        Blocking { mc, kc, nc, chunk_rows, chunk_cols, direct_rows: 2 * mr }.checked(cpu)
     }
 
     /// The same with every size at least 1, and columns in whole panels.

@@ -6,7 +6,7 @@
 
 #![expect(clippy::needless_range_loop, reason = "rows and vectors of a tile, by number")]
 
-use super::super::prefetch;
+use super::super::{prefetch, prefetch_near};
 use crate::arch::tiles::{Ahead, Shape};
 use crate::table::TileArgs;
 use std::arch::x86_64::*;
@@ -74,6 +74,12 @@ unsafe fn tile<const M: usize, const V: usize>(t: &TileArgs, ahead: Ahead) {
         for i in 1..M {
             rows[i] = a.add(i * lda);
         }
+        if ahead.below {
+            for i in M..2 * M {
+                prefetch_near(c.wrapping_add(i * ldc).cast());
+                prefetch_near(c.wrapping_add(i * ldc + 8 * V - 1).cast());
+            }
+        }
         let mut step = |p: usize, b: *const f32| {
             let from_b = |v: usize| _mm256_loadu_ps(b.add(v / 2 * panel + v % 2 * 8));
             let from_a = |i: usize| _mm256_broadcast_ss(&*rows[i].add(p));
@@ -110,7 +116,7 @@ unsafe fn tile<const M: usize, const V: usize>(t: &TileArgs, ahead: Ahead) {
                 ahead.ask(v / 2 * panel, prefetch);
             }
             ahead.advance();
-            let end = k.min(p + Ahead::STEPS);
+            let end = k.min(p.saturating_add(ahead.steps));
             while p + 4 <= end {
                 step(p, b);
                 step(p + 1, b.add(ldb));

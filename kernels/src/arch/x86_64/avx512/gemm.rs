@@ -6,7 +6,7 @@
 
 #![expect(clippy::needless_range_loop, reason = "rows and vectors of a tile, by number")]
 
-use super::super::prefetch;
+use super::super::{prefetch, prefetch_near};
 use crate::arch::tiles::{Ahead, Shape};
 use crate::table::TileArgs;
 use std::arch::x86_64::*;
@@ -84,6 +84,13 @@ unsafe fn tile<const M: usize, const V: usize>(t: &TileArgs, mut ahead: Ahead) {
         for i in 1..M {
             rows[i] = a.add(i * lda);
         }
+        if ahead.below {
+            for i in M..2 * M {
+                for v in 0..V {
+                    prefetch_near(c.wrapping_add(i * ldc + 16 * v).cast());
+                }
+            }
+        }
         let mut step = |p: usize, b: *const f32| {
             let mut row = [_mm512_setzero_ps(); V];
             for v in 0..V {
@@ -105,7 +112,7 @@ unsafe fn tile<const M: usize, const V: usize>(t: &TileArgs, mut ahead: Ahead) {
                 });
             }
             ahead.advance();
-            let end = k.min(p + Ahead::STEPS);
+            let end = k.min(p.saturating_add(ahead.steps));
             while p + 2 <= end {
                 step(p, b);
                 step(p + 1, b.add(ldb));
