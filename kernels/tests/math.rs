@@ -5,6 +5,7 @@ mod support;
 use headrow_kernels::reference::rows as reference;
 use headrow_kernels::rows::math;
 use headrow_kernels::{Cpu, Isa, Mat, MatMut, Par, Team};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use support::{Guarded, Random, hash, ulps};
 
 type Function = fn(Cpu, Par<'_>, MatMut<'_>);
@@ -86,35 +87,69 @@ fn errors_stay_within_the_stated_bounds() {
     }
 }
 
-/// Two minutes of both cores for four billion inputs of each function; run by CI in release on one instruction set.
+/// The reference at a tenth of its price where a short formula is as good: 2⁻³⁰ relative, or where both sides are
+/// constant.
+fn exact_quickly(name: &str, x: f32) -> f64 {
+    let (x, a) = (f64::from(x), f64::from(x.abs()));
+    match name {
+        "exp" if a < 1e-5 => 1.0 + x + x * x / 2.0,
+        "exp" if x < -105.0 => 0.0,
+        "exp" if x > 90.0 => f64::INFINITY,
+        "exp" => reference::exp(x),
+        "ln" => reference::ln(x),
+        "erf" if a < 1e-3 => std::f64::consts::FRAC_2_SQRT_PI * (x - x * x * x / 3.0),
+        "erf" if a > 6.0 => x.signum(),
+        "erf" => reference::erf(x),
+        "tanh" if a < 1e-3 => x - x * x * x / 3.0,
+        "tanh" if a > 20.0 => x.signum(),
+        "tanh" => reference::tanh(x),
+        "sigmoid" if a < 1e-3 => 0.5 + x / 4.0,
+        "sigmoid" if x < -105.0 => 0.0,
+        "sigmoid" if x > 40.0 => 1.0,
+        _ => reference::sigmoid(x),
+    }
+}
+
+/// CI runs it in release with both cores on one instruction set: about a minute.
 #[test]
-#[ignore = "tries all 2^32 inputs: over a minute in release"]
+#[ignore = "tries all 2^32 inputs of each function: a minute in release, an hour without optimisation"]
 fn errors_of_all_inputs_stay_within_the_stated_bounds() {
+    const BLOCK: usize = 1 << 18;
     let cpu = Cpu::detect();
     for case in &CASES {
-        let next = std::sync::atomic::AtomicU32::new(0);
+        let next = AtomicUsize::new(0);
         let work = || {
-            let mut worst_here = (0.0, 0.0);
+            let (mut x, mut y) = (vec![0.0; BLOCK], vec![0.0; BLOCK]);
+            let mut worst = (0.0, 0.0);
             loop {
-                let block = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                if block >= 1 << 12 {
-                    return worst_here;
+                let first = next.fetch_add(1, Ordering::Relaxed) * BLOCK;
+                if first > u32::MAX as usize {
+                    return worst;
                 }
-                let x: Vec<f32> =
-                    (0..1u32 << 20).map(|i| f32::from_bits(block << 20 | i)).collect();
-                let this = worst(cpu, case, &x);
-                if this.0 > worst_here.0 {
-                    worst_here = this;
+                for (i, x) in x.iter_mut().enumerate() {
+                    *x = f32::from_bits((first + i) as u32);
+                }
+                y.copy_from_slice(&x);
+                (case.function)(cpu, Par::SERIAL, MatMut::new(&mut y, 1, BLOCK));
+                for (&x, &y) in x.iter().zip(&y) {
+                    let error = if x.is_nan() {
+                        if y.is_nan() { 0.0 } else { f64::INFINITY }
+                    } else {
+                        error(y, exact_quickly(case.name, x))
+                    };
+                    if error > worst.0 {
+                        worst = (error, x);
+                    }
                 }
             }
         };
-        let threads = headrow_kernels::par::default_threads();
+        let start = std::time::Instant::now();
         let (error, at) = std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-            let worsts = workers.into_iter().map(|worker| worker.join().unwrap());
-            worsts.fold((0.0, 0.0f32), |a, b| if b.0 > a.0 { b } else { a })
+            let workers = [(); 2].map(|()| scope.spawn(work));
+            let worsts = workers.map(|worker| worker.join().unwrap());
+            if worsts[0].0 > worsts[1].0 { worsts[0] } else { worsts[1] }
         });
-        println!("{}: {error:.4} ulp at {at:e}", case.name);
+        println!("{}: {error:.4} ulp at {at:e} ({:.1?})", case.name, start.elapsed());
         assert!(error <= case.bound, "{}: {error} ulp at {at:e}", case.name);
     }
 }

@@ -4,10 +4,12 @@
 
 mod support;
 
+use headrow_kernels::rows::math;
 use headrow_kernels::{
-    Activation, AttentionExtent, AttentionShape, Cpu, Epilogue, Left, LeftKind, Mask, Mat, MatMut,
-    PackedB, Par, PerHead, Right, RightKind, Scratch, Segment, Write, attention, attention_scratch,
-    gemm, gemm_scratch,
+    Activation, AttentionExtent, AttentionShape, Cpu, Epilogue, LayerNorm, Left, LeftKind, Lookup,
+    Mask, Mat, MatMut, PackedB, Par, PerHead, Right, RightKind, RmsNorm, Scratch, Segment, Visible,
+    Write, activate, add_layer_norm, attention, attention_scratch, embed, gemm, gemm_scratch,
+    log_softmax, masked_softmax, rms_norm, softmax,
 };
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -56,6 +58,7 @@ fn operations(cpu: Cpu) -> Vec<Operation> {
     let mut all = Vec::new();
     gemms(cpu, &mut all);
     attentions(cpu, &mut all);
+    rows(cpu, &mut all);
     all
 }
 
@@ -90,6 +93,42 @@ fn gemms(cpu: Cpu, all: &mut Vec<Operation>) {
                 all.push((format!("gemm m {m} {left:?} {right:?}"), Box::new(run)));
             }
         }
+    }
+}
+
+fn rows(cpu: Cpu, all: &mut Vec<Operation>) {
+    type RowOperation = fn(Cpu, Mat<'_>, MatMut<'_>);
+    const OPERATIONS: [(&str, RowOperation); 12] = [
+        ("exp", |cpu, _, y| math::exp(cpu, Par::SERIAL, y)),
+        ("ln", |cpu, _, y| math::ln(cpu, Par::SERIAL, y)),
+        ("erf", |cpu, _, y| math::erf(cpu, Par::SERIAL, y)),
+        ("tanh", |cpu, _, y| math::tanh(cpu, Par::SERIAL, y)),
+        ("sigmoid", |cpu, _, y| math::sigmoid(cpu, Par::SERIAL, y)),
+        ("GELU", |cpu, _, y| activate(cpu, Par::SERIAL, Activation::GeluTanh, y)),
+        ("softmax", |cpu, _, y| softmax(cpu, Par::SERIAL, y)),
+        ("log softmax", |cpu, _, y| log_softmax(cpu, Par::SERIAL, y)),
+        ("masked softmax", |cpu, _, y| {
+            masked_softmax(cpu, Par::SERIAL, 0.5, Visible::Diagonal(3), y);
+        }),
+        ("LayerNorm", |cpu, x, y| {
+            let norm = LayerNorm { gamma: x.row(0), beta: Some(x.row(1)), epsilon: 1e-5 };
+            add_layer_norm(cpu, Par::SERIAL, &norm, x, x, None, y);
+        }),
+        ("RMSNorm", |cpu, x, y| {
+            let norm = RmsNorm { gamma: x.row(0), epsilon: 1e-5 };
+            rms_norm(cpu, Par::SERIAL, &norm, x, y);
+        }),
+        ("embed", |cpu, x, y| {
+            let lookup = Lookup { table: x, ids: &[1, 0, 2, 4, 3, 0, 1], scale: 1.5 };
+            embed(cpu, Par::SERIAL, &[lookup, lookup], y);
+        }),
+    ];
+    for (name, operation) in OPERATIONS {
+        let (rows, cols) = (7, 90);
+        let x = Random::new(3).vec(rows * cols);
+        let mut y = x.clone();
+        let run = move || operation(cpu, Mat::new(&x, rows, cols), MatMut::new(&mut y, rows, cols));
+        all.push((name.to_owned(), Box::new(run)));
     }
 }
 

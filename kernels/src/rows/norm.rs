@@ -187,22 +187,23 @@ pub(crate) fn kernel<S: Vector, const R: usize>(
     for i in 0..out.rows() {
         let x = x.row(i);
         let out = out.row_mut(i);
-        match (residual, sum.as_mut()) {
-            (None, None) => row::<S, R>(simd, norm, Some(x), out),
+        // The row to normalise, or none when `out` holds it already.
+        let x = match (residual, sum.as_mut().map(|sum| sum.row_mut(i))) {
+            (None, None) => Some(x),
             (None, Some(sum)) => {
-                sum.row_mut(i).copy_from_slice(x);
-                row::<S, R>(simd, norm, Some(x), out);
+                sum.copy_from_slice(x);
+                Some(x)
             }
             (Some(residual), None) => {
                 add(simd, x, residual.row(i), out);
-                row::<S, R>(simd, norm, None, out);
+                None
             }
             (Some(residual), Some(sum)) => {
-                let sum = sum.row_mut(i);
                 add(simd, x, residual.row(i), sum);
-                row::<S, R>(simd, norm, Some(sum), out);
+                Some(&*sum)
             }
-        }
+        };
+        row::<S, R>(simd, norm, x, out);
     }
 }
 
