@@ -37,7 +37,7 @@
 
 mod blocking;
 mod driver;
-mod epilogue;
+pub(crate) mod epilogue;
 mod packed;
 mod small;
 

@@ -2,6 +2,7 @@
 
 use crate::arch;
 use crate::cpu::Isa;
+use crate::gemm::epilogue::{self, Finish};
 use crate::rows::activation::{self, Activation};
 use crate::rows::math::{self, Function};
 use crate::rows::norm::{self, Norm};
@@ -48,6 +49,8 @@ pub(crate) struct TileArgs {
     pub(crate) c: *mut f32,
     pub(crate) ldc: usize,
     pub(crate) accumulate: bool,
+    /// A hint: B comes from beyond the second-level cache, so it pays to ask for the next panels in advance.
+    pub(crate) far: bool,
 }
 
 /// Packs rows as the columns of one panel: Bᵀ as the kernel wants B.
@@ -94,6 +97,7 @@ pub(crate) struct RowKernels {
     pub(crate) log_softmax: fn(MatMut<'_>),
     pub(crate) masked_softmax: fn(&Scores<'_>, &mut [f32]),
     pub(crate) exp_scores: fn(&Scores<'_>, &mut [f32]) -> f32,
+    pub(crate) finish: fn(&mut [f32], &Finish<'_>),
     pub(crate) norm: fn(&Norm<'_>, Mat<'_>, Option<Mat<'_>>, Option<MatMut<'_>>, MatMut<'_>),
 }
 
@@ -133,6 +137,10 @@ macro_rules! row_kernels {
             softmax::exp_scores_kernel::<_, $registers>(simd, scores, row)
         }
         $(#[target_feature(enable = $features)])?
+        fn finish(row: &mut [f32], how: &Finish<'_>) {
+            epilogue::finish_kernel(row, how)
+        }
+        $(#[target_feature(enable = $features)])?
         fn norm(
             how: &Norm<'_>,
             x: Mat<'_>,
@@ -159,6 +167,8 @@ macro_rules! row_kernels {
             masked_softmax: |scores, row| unsafe { masked_softmax(scores, row) },
             // SAFETY: as above.
             exp_scores: |scores, row| unsafe { exp_scores(scores, row) },
+            // SAFETY: as above.
+            finish: |row, how| unsafe { finish(row, how) },
             // SAFETY: as above.
             norm: |how, x, residual, sum, out| unsafe { norm(how, x, residual, sum, out) },
         }

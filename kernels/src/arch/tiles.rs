@@ -32,17 +32,13 @@ pub(crate) struct Ahead {
 
 /// Below this many rows nothing is asked for in advance.
 const FEW: usize = 5;
-/// A part of B larger than this (in values) is taken to come from beyond the second-level cache: a little
-/// more than a usual one holds, since most of what was used last is still there.
-const FAR: usize = (640 << 10) / size_of::<f32>();
-
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 impl Ahead {
     /// For the first of `tiles` tiles above each other in the group of panels before `next`.
     #[inline(always)]
     fn new(block: &TileArgs, tiles: usize, next: *const f32) -> Ahead {
         // With few rows the kernel waits for B all the time, and asking only lengthens the queue.
-        let far = block.m >= FEW && block.k.saturating_mul(block.n) > FAR;
+        let far = block.far && block.m >= FEW;
         // Eight lines at a time at most, or near loads wait behind them.
         let (steps, rows) = match tiles {
             _ if !far => (usize::MAX, 0),

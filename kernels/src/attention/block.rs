@@ -248,6 +248,7 @@ impl Call<'_> {
                 c: scores.add(part.start * ld + keys.start),
                 ldc: ld,
                 accumulate: false,
+                far: false,
             });
         }
     }
@@ -352,6 +353,7 @@ impl Call<'_> {
                     c: out.add(part.start * ldc),
                     ldc,
                     accumulate,
+                    far: false,
                 });
             }
         };

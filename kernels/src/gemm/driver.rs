@@ -9,6 +9,12 @@ use crate::table::TileArgs;
 use crate::view::{Mat, MatMut};
 use std::ops::Range;
 
+/// A larger B (in values) is taken to come from beyond the second-level cache: a little more than a usual one
+/// holds, since most of what was used last is still there.
+const FAR: usize = (640 << 10) / size_of::<f32>();
+/// Bytes of C that are finished while they are still near.
+const STRIP: usize = 96 << 10;
+
 /// Where A lies: element \[i, p\] of a block is found after looking at how it is stored.
 #[derive(Clone, Copy)]
 enum Rows<'a> {
@@ -44,6 +50,7 @@ struct Product<'a> {
     b: Columns,
     c: Out,
     accumulate: bool,
+    far: bool,
     epilogue: &'a Epilogue<'a>,
 }
 
@@ -82,6 +89,7 @@ pub(super) fn run(
         b: Columns { base: std::ptr::null(), ldb: 0, panel: 0 },
         c: Out { ldc: c.stride(), base: c.as_mut_ptr() },
         accumulate: write == Write::Accumulate,
+        far: n.saturating_mul(k) > FAR,
         epilogue,
     };
     match b {
@@ -107,10 +115,7 @@ pub(super) fn run(
                     match b {
                         Right::Plain(b) => pack_plain(b.columns(columns), nr, out),
                         Right::Transposed(bt) => {
-                            if columns.len() < nr {
-                                out.fill(0.0);
-                            }
-                            pack_transposed(bt.rows_range(columns), nr, 0, out);
+                            pack_transposed(cpu, bt.rows_range(columns), out);
                         }
                         Right::Packed(_) => unreachable!("handled above"),
                     }
@@ -209,25 +214,38 @@ impl Product<'_> {
                     }
                 };
                 let last = p + k == self.k;
-                let tile = TileArgs {
-                    m,
-                    n: columns.len(),
-                    k,
-                    a,
-                    lda,
-                    b: b.wrapping_add(p * self.b.ldb),
-                    ldb: self.b.ldb,
-                    panel: self.b.panel,
-                    // SAFETY: an element of C.
-                    c: unsafe { self.c.base.add(i * self.c.ldc + self.first + columns.start) },
-                    ldc: self.c.ldc,
-                    accumulate: self.accumulate || p > 0,
+                // What the epilogue comes back to is still in a near cache.
+                let strip = if last && !self.epilogue.is_none() {
+                    (STRIP / size_of::<f32>() / m).max(nr) / nr * nr
+                } else {
+                    columns.len()
                 };
-                // SAFETY: the blocks of A, B and C lie inside their matrices; C is borrowed mutably,
-                // so it overlaps neither, and no other worker has this chunk; `Cpu` proves the instruction set.
-                unsafe { (self.cpu.table.gemm.tile)(tile) };
+                for j in columns.clone().step_by(strip) {
+                    let n = strip.min(columns.end - j);
+                    let tile = TileArgs {
+                        m,
+                        n,
+                        k,
+                        a,
+                        lda,
+                        b: b.wrapping_add((j - columns.start) / nr * self.b.panel + p * self.b.ldb),
+                        ldb: self.b.ldb,
+                        panel: self.b.panel,
+                        // SAFETY: an element of C.
+                        c: unsafe { self.c.base.add(i * self.c.ldc + self.first + j) },
+                        ldc: self.c.ldc,
+                        accumulate: self.accumulate || p > 0,
+                        far: self.far,
+                    };
+                    // SAFETY: the blocks of A, B and C lie inside their matrices; C is borrowed mutably,
+                    // so it overlaps neither, and no other worker has this chunk; `Cpu` proves the
+                    // instruction set.
+                    unsafe { (self.cpu.table.gemm.tile)(tile) };
+                    if last {
+                        self.finish(i..i + m, j..j + n);
+                    }
+                }
                 if last {
-                    self.finish(i..i + m, columns.clone());
                     break;
                 }
                 p += k;

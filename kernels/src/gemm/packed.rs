@@ -2,6 +2,7 @@
 
 use crate::cpu::Cpu;
 use crate::scratch::ALIGN;
+use crate::table::PackArgs;
 use crate::view::Mat;
 use aligned_vec::{AVec, ConstAlign};
 use std::fmt;
@@ -17,6 +18,7 @@ pub struct PackedB {
     k: usize,
     n: usize,
     nr: usize,
+    cpu: Cpu,
 }
 
 impl PackedB {
@@ -50,7 +52,7 @@ impl PackedB {
             len.unwrap_or_else(|| panic!("a packed {k}×{n} matrix overflows the address space"));
         let mut data = AVec::with_capacity(ALIGN, len);
         data.resize(len, 0.0);
-        PackedB { data, k, n, nr }
+        PackedB { data, k, n, nr, cpu }
     }
 
     /// Overwrites columns `first .. first + c` with the rows of `bt`, c × k: for weights that are loaded
@@ -74,7 +76,12 @@ impl PackedB {
             let (panel, within) = ((first + done) / nr, (first + done) % nr);
             let columns = (nr - within).min(bt.rows() - done);
             let out = &mut self.data[panel * k * nr..][..k * nr];
-            pack_transposed(bt.rows_range(done..done + columns), nr, within, out);
+            let bt = bt.rows_range(done..done + columns);
+            if columns == nr {
+                pack_transposed(self.cpu, bt, out);
+            } else {
+                set_part(bt, nr, within, out);
+            }
             done += columns;
         }
     }
@@ -122,15 +129,45 @@ impl fmt::Debug for PackedB {
 
 /// One panel of a plain B: `b` is its k × (≤ nr) columns; the rest of each row becomes zero.
 pub(crate) fn pack_plain(b: Mat<'_>, nr: usize, out: &mut [f32]) {
-    let columns = b.cols();
-    for (p, row) in out.chunks_exact_mut(nr).enumerate().take(b.rows()) {
-        row[..columns].copy_from_slice(b.row(p));
-        row[columns..].fill(0.0);
+    match nr {
+        8 => pack_rows_of::<8>(b, out),
+        16 => pack_rows_of::<16>(b, out),
+        64 => pack_rows_of::<64>(b, out),
+        _ => unreachable!("no kernel has panels of {nr}"),
     }
 }
 
+/// [`pack_plain`] for panels of NR: whole rows are moved in registers, without a call.
+fn pack_rows_of<const NR: usize>(b: Mat<'_>, out: &mut [f32]) {
+    let (out, _) = out.as_chunks_mut::<NR>();
+    for (p, out) in out.iter_mut().enumerate().take(b.rows()) {
+        let row = b.row(p);
+        match row.first_chunk() {
+            Some(whole) => *out = *whole,
+            None => {
+                out[..row.len()].copy_from_slice(row);
+                out[row.len()..].fill(0.0);
+            }
+        }
+    }
+}
+
+/// One panel from the rows of Bᵀ: `bt` is (1 … nr) × k. Columns beyond the last become copies of it.
+pub(crate) fn pack_transposed(cpu: Cpu, bt: Mat<'_>, out: &mut [f32]) {
+    let nr = cpu.table.gemm.nr;
+    assert!((1..=nr).contains(&bt.rows()) && bt.cols().checked_mul(nr) == Some(out.len()));
+    if out.is_empty() {
+        return;
+    }
+    let (rows, depth, from, ld) = (bt.rows(), bt.cols(), bt.as_ptr(), bt.stride());
+    let args = PackArgs { rows, depth, from, ld, nr, to: out.as_mut_ptr() };
+    // SAFETY: all rows of `bt`, at least one, and room for nr values of each of their columns (both just
+    // asserted); `Cpu` proves the instruction set.
+    unsafe { (cpu.table.gemm.pack_rows)(args) };
+}
+
 /// Columns `within ..` of one panel from the rows of Bᵀ: `bt` is (≤ nr − within) × k.
-pub(crate) fn pack_transposed(bt: Mat<'_>, nr: usize, within: usize, out: &mut [f32]) {
+fn set_part(bt: Mat<'_>, nr: usize, within: usize, out: &mut [f32]) {
     // Sixteen values of each row at a time: the part of the panel being written stays in cache.
     const DEPTH: usize = 16;
     for first in (0..bt.cols()).step_by(DEPTH) {

@@ -8,7 +8,7 @@ use crate::table::TileArgs;
 /// # Safety
 /// As for [`Tile`](crate::table::Tile), with nr = 16.
 pub(crate) unsafe fn f32_gemm_1x16_scalar(tile: TileArgs) {
-    let TileArgs { m, n, k, a, lda, b, ldb, panel, c, ldc, accumulate } = tile;
+    let TileArgs { m, n, k, a, lda, b, ldb, panel, c, ldc, accumulate, .. } = tile;
     for i in 0..m {
         for first in (0..n).step_by(16) {
             // One row of one panel: as many chains as the panel has columns.
