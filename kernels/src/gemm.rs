@@ -9,7 +9,8 @@
 //!   it as one stream; weights are packed once, at load.
 //! - `driver` cuts C into chunks for the workers, and each chunk into blocks of rows and depth that fit
 //!   the caches ([`Blocking`]).
-//! - `small` decides how few rows are handled, where reading B is all that counts.
+//! - With few rows, reading B is all that counts: it is read once, by tiles that take several panels at a
+//!   time (`arch::tiles`), and the workers share out its columns.
 //! - `epilogue` finishes each strip of C while it is still in a near cache.
 //!
 //! # Bits
@@ -39,7 +40,6 @@ mod blocking;
 mod driver;
 pub(crate) mod epilogue;
 mod packed;
-mod small;
 
 pub use blocking::Blocking;
 pub use packed::PackedB;

@@ -2,6 +2,7 @@
 //!
 //!     gemm-ratio [--threads 1] [--isa avx2] [--m 1,4,16,128] [--shapes 384x1536,768x768]
 //!                [--rounds 15] [--slice 3] [--mc 84] [--kc 1024] [--peers 0]
+//!                [--epilogue bias|gelu|residual]
 //!
 //! Shapes are K×N. B is prepacked for us, row-major for the others. Each cell is the median (and, after
 //! the stroke, the best) percentage of the peak of that many threads.
@@ -9,7 +10,9 @@
 use gemm::Parallelism;
 use headrow_benches::{Contender, Times, peak, race};
 use headrow_kernels::gemm::{Blocking, gemm_blocked};
-use headrow_kernels::{Cpu, Epilogue, Isa, Mat, MatMut, Need, PackedB, Par, Scratch, Team, Write};
+use headrow_kernels::{
+    Activation, Cpu, Epilogue, Isa, Mat, MatMut, Need, PackedB, Par, Scratch, Team, Write,
+};
 use std::cell::RefCell;
 use std::time::Duration;
 
@@ -23,6 +26,7 @@ struct Options {
     mc: Option<usize>,
     kc: Option<usize>,
     peers: bool,
+    epilogue: String,
 }
 
 fn options() -> Options {
@@ -36,6 +40,7 @@ fn options() -> Options {
         mc: None,
         kc: None,
         peers: true,
+        epilogue: String::new(),
     };
     let mut arguments = std::env::args().skip(1);
     while let Some(name) = arguments.next() {
@@ -46,6 +51,7 @@ fn options() -> Options {
             "--mc" => options.mc = Some(number()),
             "--kc" => options.kc = Some(number()),
             "--peers" => options.peers = number() != 0,
+            "--epilogue" => options.epilogue = value,
             "--rounds" => options.rounds = number(),
             "--slice" => options.slice = Duration::from_millis(number() as u64),
             "--isa" => {
@@ -76,7 +82,8 @@ fn values(len: usize, seed: u32) -> Vec<f32> {
 }
 
 fn main() {
-    let Options { threads, cpu, rows, shapes, rounds, slice, mc, kc, peers } = options();
+    let Options { threads, cpu, rows, shapes, rounds, slice, mc, kc, peers, epilogue: after } =
+        options();
     println!("{cpu}, {threads} thread(s); % of peak, median/best");
     // The `gemm` crate takes its threads from the current rayon pool.
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
@@ -103,7 +110,16 @@ fn main() {
             blocking.mc = mc.unwrap_or(blocking.mc);
             blocking.kc = kc.unwrap_or(blocking.kc);
             let mut scratch = Scratch::new(Need::of::<f32>(1 << 20));
+            let (bias, residual) = (values(n, 3), values(m * n, 4));
             let none = Epilogue::default();
+            let with_bias = Epilogue { bias: Some(&bias), ..none };
+            let epilogue = match after.as_str() {
+                "" => none,
+                "bias" => with_bias,
+                "gelu" => Epilogue { activation: Activation::GeluErf, ..with_bias },
+                "residual" => Epilogue { residual: Some(Mat::new(&residual, m, n)), ..with_bias },
+                other => panic!("unknown epilogue {other}"),
+            };
             let mut contenders = [
                 Contender::new("peak", || {
                     peak::burst(cpu.isa());
@@ -114,7 +130,9 @@ fn main() {
                     let mut stack = scratch.stack();
                     let mut product = |par: Par<'_>, c| {
                         let write = Write::Replace;
-                        gemm_blocked(cpu, par, &blocking, a, &packed, write, &none, c, &mut stack);
+                        gemm_blocked(
+                            cpu, par, &blocking, a, &packed, write, &epilogue, c, &mut stack,
+                        );
                     };
                     if threads == 1 {
                         product(Par::SERIAL, c);

@@ -26,8 +26,6 @@ pub struct Blocking {
 const KC: usize = 1024;
 /// Multiply-adds that one thread does sooner than it could share them out.
 const WORTH_SHARING: usize = 1 << 17;
-/// Below this many rows the columns are shared out, not the rows.
-const ROWS_WORTH_SPLITTING: usize = 112;
 /// Chunks per worker: enough that a late or slow one leaves little for the others to wait for.
 const CHUNKS_PER_WORKER: usize = 4;
 
@@ -46,12 +44,11 @@ impl Blocking {
         let (mut chunk_rows, mut chunk_cols) = (m, n);
         let work = m.saturating_mul(n).saturating_mul(k);
         if threads > 1 && work > WORTH_SHARING {
+            // A chunk has the rows of one block, so that few rows share B out by columns, each part of it
+            // read by one worker only, and many rows share both.
             let chunks = (threads * CHUNKS_PER_WORKER).min(work / WORTH_SHARING + 1);
-            if m < ROWS_WORTH_SPLITTING {
-                chunk_cols = n.div_ceil(chunks);
-            } else {
-                chunk_rows = m.div_ceil(chunks);
-            }
+            chunk_rows = mc;
+            chunk_cols = n.div_ceil(chunks.div_ceil(m.div_ceil(mc)));
         }
         Blocking { mc, kc, nc, chunk_rows, chunk_cols, direct_rows: 2 * mr }.checked(cpu)
     }
