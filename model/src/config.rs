@@ -340,9 +340,18 @@ impl<'a> Fields<'a> {
 /// Text from a file as it may stand in a message: one line, and not a long one.
 pub(crate) fn printable(text: &str) -> String {
     const SHOWN: usize = 120;
-    let cut = text.char_indices().nth(SHOWN).map_or(text.len(), |(at, _)| at);
-    let more = if cut < text.len() { "…" } else { "" };
-    format!("{}{more}", text[..cut].escape_debug())
+    let breaks = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}');
+    let mut shown = String::new();
+    for c in text.chars().take(SHOWN) {
+        match breaks(c) {
+            true => shown.extend(c.escape_default()),
+            false => shown.push(c),
+        }
+    }
+    if text.chars().nth(SHOWN).is_some() {
+        shown.push('…');
+    }
+    shown
 }
 
 /// Reads a regular file of at most `limit` bytes. A pipe or a device would block or never end.

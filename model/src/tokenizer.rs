@@ -113,7 +113,11 @@ impl Tokenizer {
         let strategy = TruncationStrategy::LongestFirst;
         let params = TruncationParams { max_length, strategy, ..TruncationParams::default() };
         let encoding = guarded(&self.place, || {
-            let (first, second) = truncate_encodings(first, second, &params)?;
+            let (mut first, mut second) = truncate_encodings(first, second, &params)?;
+            // What was cut off is kept as further pieces, and a template would be filled with every
+            // combination of them.
+            first.take_overflowing();
+            second.as_mut().map(tokenizers::Encoding::take_overflowing);
             self.inner.post_process(first, second, true)
         })?;
         Ok(Encoding {
@@ -172,9 +176,32 @@ fn check_parts(json: &[u8]) -> Result<(), String> {
 
 fn maps_are_whole(normalizer: &Value) -> bool {
     let parts = normalizer["normalizers"].as_array().into_iter().flatten();
-    let map = (normalizer["type"] == "Precompiled").then(|| normalizer.to_string());
+    let map = (normalizer["type"] == "Precompiled").then_some(normalizer);
     parts.into_iter().all(maps_are_whole)
-        && map.is_none_or(|map| serde_json::from_str::<Precompiled>(&map).is_ok())
+        && map.is_none_or(|map| {
+            map_has_its_length(map) && serde_json::from_str::<Precompiled>(&map.to_string()).is_ok()
+        })
+}
+
+/// Whether a precompiled map is as long as it says. Its first four bytes, in base64, are the length of its
+/// trie, and its reader reserves twice as much.
+fn map_has_its_length(map: &Value) -> bool {
+    let text = map["precompiled_charsmap"].as_str().unwrap_or_default().as_bytes();
+    let mut bits = 0u64;
+    for &letter in text.iter().take(6) {
+        let digit = match letter {
+            b'A'..=b'Z' => letter - b'A',
+            b'a'..=b'z' => letter - b'a' + 26,
+            b'0'..=b'9' => letter - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => return false,
+        };
+        bits = bits << 6 | u64::from(digit);
+    }
+    // 36 bits, of which the first 32 are a little-endian number.
+    let trie = ((bits >> 4) as u32).swap_bytes();
+    text.len() >= 6 && trie as usize <= text.len() / 4 * 3
 }
 
 /// A token that a template names and its table of special tokens lacks.

@@ -410,7 +410,6 @@ fn a_config_that_does_not_fit_the_weights_is_refused_whatever_it_claims() {
             json!([2]),
         ];
         for value in values {
-            // As many heads as divide the width fit any weights.
             folder.set("config.json", field, value.clone());
             let line = folder.refusal();
             assert!(line.contains(folder.path()), "{field} = {value}: {line}");
@@ -455,6 +454,45 @@ fn a_tokenizer_of_another_vocabulary_and_weights_that_are_no_numbers_are_told_pe
         let line = refusal(&args, b"the dog\n");
         assert!(line.contains("line 1") && line.contains("not finite"), "{line}");
     }
+}
+
+#[test]
+fn tokenizers_that_their_reader_takes_on_trust_end_in_one_line_too() {
+    let folder = Folder::new("tokenizer");
+    let whole = folder.read("tokenizer.json");
+    let long = "word ".repeat(5000);
+    let thrice = Value::from(vec![json!({"Sequence": {"id": "A", "type_id": 0}}); 3]);
+    let template = |single: Value| json!({"type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": {}});
+    for (field, value) in [
+        ("pre_tokenizer", json!({"type": "FixedLength", "length": 0})),
+        // A trie of 4 GB, in four bytes.
+        ("normalizer", json!({"type": "Precompiled", "precompiled_charsmap": "/////w=="})),
+        ("post_processor", template(thrice)),
+        ("post_processor", template(json!([{"SpecialToken": {"id": "[CLS]", "type_id": 0}}]))),
+    ] {
+        folder.set("tokenizer.json", field, value.clone());
+        let line = refusal(&["embed", "--model", folder.path(), &long], b"");
+        assert!(!line.contains("internal error"), "{field} = {value}: {line}");
+        folder.write("tokenizer.json", &whole);
+    }
+    // What a folder records about truncation and padding changes nothing.
+    let texts = ["short", &long];
+    let args = [&["--model", folder.path()], &texts[..]].concat();
+    let expected = records(&args, b"");
+    folder.set(
+        "tokenizer.json",
+        "truncation",
+        json!({"direction": "Left", "max_length": 8, "strategy": "LongestFirst", "stride": 0}),
+    );
+    folder.set(
+        "tokenizer.json",
+        "padding",
+        json!({
+            "strategy": {"Fixed": 128}, "direction": "Right", "pad_to_multiple_of": null,
+            "pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]",
+        }),
+    );
+    assert_eq!(records(&args, b""), expected);
 }
 
 #[test]

@@ -88,8 +88,10 @@ impl Recipe {
         let modules = Path::new("modules.json");
         let Some(json) = files.optional(modules)? else { return Ok(()) };
         let place = files.place(modules);
-        let list: Vec<serde_json::Value> = serde_json::from_slice(&json)
-            .map_err(|error| Error::file(&place, format_args!("not a list of modules: {error}")))?;
+        let list: Vec<serde_json::Value> = serde_json::from_slice(&json).map_err(|error| {
+            let problem = printable(&error.to_string());
+            Error::file(&place, format_args!("not a list of modules: {problem}"))
+        })?;
         let wrong = |problem: String| Error::file(&place, problem);
         let kinds = ["Transformer", "Pooling", "Normalize"];
         for (index, module) in list.iter().enumerate() {

@@ -14,8 +14,11 @@ mod similarity;
 mod source;
 
 use clap::{Parser, Subcommand};
+use failure::Failure;
 use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind, set_hook};
 use std::process::ExitCode;
+use std::sync::Mutex;
 
 /// Sentence vectors from Transformer encoders, on the CPU.
 ///
@@ -49,19 +52,38 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let done = match Cli::parse().command {
+    let command = Cli::parse().command;
+    let done = in_one_line(|| match command {
         Command::Embed(args) => embed::run(args),
         Command::Similarity(args) => similarity::run(args),
         Command::Info(args) => info::run(&args),
-    };
+    });
     match done {
-        Ok(()) | Err(failure::Failure::ReaderGone) => ExitCode::SUCCESS,
-        Err(failure::Failure::Message(message)) => {
+        Ok(()) | Err(Failure::ReaderGone) => ExitCode::SUCCESS,
+        Err(Failure::Message(message)) => {
             // Standard error may be closed; there is nobody to tell then.
             let _ = writeln!(std::io::stderr(), "headrow: {}", failure::one_line(&message));
             ExitCode::from(2)
         }
     }
+}
+
+/// Runs a command, and turns a panic into a message.
+///
+/// Damaged tokenizer files can make their reader panic. The library catches that and returns an error, but
+/// the runtime would have printed its own lines by then. So it prints nothing here, and a panic that nobody
+/// catches, which is a bug, is told in one line like everything else.
+fn in_one_line(command: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
+    static LAST: Mutex<String> = Mutex::new(String::new());
+    set_hook(Box::new(|panic| {
+        if let Ok(mut last) = LAST.lock() {
+            *last = panic.to_string();
+        }
+    }));
+    catch_unwind(AssertUnwindSafe(command)).unwrap_or_else(|_| {
+        let last = LAST.lock().map(|last| last.replace('\n', " ")).unwrap_or_default();
+        Err(Failure::Message(format!("internal error, please report it: {last}")))
+    })
 }
 
 #[cfg(test)]
