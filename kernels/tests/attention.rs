@@ -297,6 +297,9 @@ fn instruction_sets_threads_and_block_sizes_do_not_show_in_the_bits() {
                     assert_eq!(bits, expected, "{cpu:?}, {} threads", par.threads());
                 });
             }
+            if cpu.isa() == Isa::Scalar && masks % 5 != 0 {
+                continue;
+            }
             for rows in [1, 2, 5, 7, 24, 84, usize::MAX].into_iter().skip(masks % 2).step_by(2) {
                 for (keys, queries, pack_values) in [(1, 1, 0), (3, 10, 5), (64, 33, 1000)] {
                     let copy_queries = 20 * keys;

@@ -254,16 +254,13 @@ impl Call<'_> {
     }
 
     /// Turns the scores of row r into unnormalised weights and gives their sum, in lanes key mod 32. Keys
-    /// of `within` that the row does not see are marked by the weight −0: no weight is negative.
-    ///
-    /// `visible` has the row's marks when it has holes.
+    /// of `within` that the row does not see are marked by the weight −0.
     pub(super) fn weigh(
         &self,
         rows: &Rows<'_>,
         r: usize,
         seen: Seen,
         within: Range<usize>,
-        visible: &[u8],
         scores: &mut [f32],
     ) -> f32 {
         let [first, end, count] = seen;
@@ -280,8 +277,7 @@ impl Call<'_> {
         let row = rows.segment.queries.start + query;
         let queries = self.q.rows();
         let bias = self.mask.bias.map(|bias| bias.row(queries, head, row));
-        let holes = count < end - first;
-        let masks = if !holes {
+        let visible = if count == end - first {
             [None, None]
         } else {
             [
@@ -290,16 +286,9 @@ impl Call<'_> {
             ]
         };
         let scale = self.shape.scale;
-        let sum = exp_scores(
-            self.cpu,
-            &Scores { scale, first, end, bias, visible: masks, hidden: -0.0 },
-            scores,
-        );
-        if holes {
-            let weights = scores[first..end].iter_mut().zip(&visible[first..end]);
-            weights.filter(|(_, visible)| **visible == 0).for_each(|(weight, _)| *weight = -0.0);
-        }
-        sum
+        // −0 is a mark: no weight is negative.
+        let scores_of = Scores { scale, first, end, bias, visible, hidden: -0.0 };
+        exp_scores(self.cpu, &scores_of, scores)
     }
 
     /// Columns of the result: out\[r, c\] ← (Σ_j p_rj·v_jc) / Σ_j p_rj over the keys j that row r sees, the

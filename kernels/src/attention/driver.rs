@@ -14,11 +14,10 @@ use std::ops::Range;
 #[track_caller]
 fn block_need(d_k: usize, rows: usize, keys: usize, scores: usize) -> Need {
     let queries = rows.checked_mul(d_k).expect("scratch size overflows");
-    let marks = rows.checked_mul(keys).expect("scratch size overflows");
     Need::of::<f32>(scores)
         .and(Need::of::<f32>(rows))
         .and(Need::of::<usize>(3 * rows))
-        .and(Need::of::<u8>(marks))
+        .and(Need::of::<u8>(keys))
         .and(Need::of::<f32>(queries))
 }
 
@@ -158,20 +157,19 @@ fn one_block(
     let (scores, mut stack) = stack.take::<f32>(rows.count * ld);
     let (sums, mut stack) = stack.take::<f32>(rows.count);
     let (seen, mut stack) = stack.take::<usize>(3 * rows.count);
-    let (visible, mut stack) = stack.take::<u8>(rows.count * marks);
+    let (visible, mut stack) = stack.take::<u8>(marks);
     let (copy, _) = stack.take::<f32>(rows.count * call.shape.d_k);
     let rows = &if end < blocking.copy_queries { rows } else { rows.copied(call.shape.d_k, copy) };
     let (seen, _) = seen.as_chunks_mut::<3>();
     for (r, seen) in seen.iter_mut().enumerate() {
-        *seen = call.see(rows, r, &mut visible[r * marks..][..marks]);
+        *seen = call.see(rows, r, visible);
     }
     let span = Span::of(seen);
     // SAFETY: `panels` holds every key below `end`, beyond which no row of the item sees; rows of
     // scores, ours alone, have room for whole panels of that many keys.
     unsafe { call.scores(rows, seen, &span, panels.as_ptr(), scores.as_mut_ptr(), ld) };
     for (r, (sum, &seen)) in sums.iter_mut().zip(seen.iter()).enumerate() {
-        let visible = &visible[r * marks..][..marks];
-        *sum = call.weigh(rows, r, seen, span.all(), visible, &mut scores[r * ld..][..ld]);
+        *sum = call.weigh(rows, r, seen, span.all(), &mut scores[r * ld..][..ld]);
     }
     let weights = Weights { seen, span, weights: scores, ld, sums };
     // SAFETY: `values` covers all keys below `end`; an item is one worker's, and no other has these
@@ -225,7 +223,6 @@ fn spread(
     let (scores, mut stack) = stack.take::<f32>(heads * ld);
     let (sums, mut stack) = stack.take::<f32>(heads);
     let (seen, mut stack) = stack.take::<usize>(3 * heads);
-    let (visible, mut stack) = stack.take::<u8>(heads * marks);
     let (seen, _) = seen.as_chunks_mut::<3>();
     let rows = |kv_head: usize| Rows::new(call, segment, kv_head * group, 0, group, true);
     let keys = call.k.rows_range(segment.keys.start..segment.keys.start + end);
@@ -255,20 +252,20 @@ fn spread(
 
     // Weights: an item is one head's row.
     let (shared, shared_seen) = (Parts(scores.as_mut_ptr()), Parts(seen.as_mut_ptr()));
-    let (shared_sums, shared_visible) = (Parts(sums.as_mut_ptr()), Parts(visible.as_mut_ptr()));
-    par.run(heads, &|head, _| {
+    let shared_sums = Parts(sums.as_mut_ptr());
+    par.run_with(heads, Need::of::<u8>(marks), &mut stack, &|head, mut stack| {
         // SAFETY: row `head` of each, which no other item has.
-        let (scores, seen, sum, visible) = unsafe {
+        let (scores, seen, sum) = unsafe {
             (
                 shared.part(head * ld, ld),
                 &mut shared_seen.part(head, 1)[0],
                 &mut shared_sums.part(head, 1)[0],
-                shared_visible.part(head * marks, marks),
             )
         };
+        let (visible, _) = stack.take::<u8>(marks);
         let all = Rows::new(call, segment, 0, 0, heads, true);
         *seen = call.see(&all, head, visible);
-        *sum = call.weigh(&all, head, *seen, 0..end, visible, scores);
+        *sum = call.weigh(&all, head, *seen, 0..end, scores);
     });
 
     // Weighted values: an item is one panel of columns for one group.
