@@ -1,4 +1,4 @@
-//! Definitions of the operations in [`gemm`](crate::gemm).
+//! Definitions of the operations in [`gemm`](mod@crate::gemm).
 
 use crate::view::Mat;
 

@@ -3,7 +3,7 @@
 //! LayerNorm's variance is taken by the corrected two-pass method: with a first mean µ₁ = Σx/d, its
 //! own rounding error r = Σ(x − µ₁)/d is removed from every deviation D = (x − µ₁) − r before the squares
 //! are summed. A constant row then has D = 0 exactly, and a large mean costs no digits. (Chan, Golub and LeVeque,
-//! "Algorithms for computing the sample variance", 1983; never E[x²] − µ².)
+//! "Algorithms for computing the sample variance", 1983; never E\[x²\] − µ².)
 //!
 //! When squares overflow, a row of finite numbers is done once more after an exact multiplication
 //! by 2⁻⁸⁰; other rows are not affected.
