@@ -35,16 +35,19 @@ impl MultiHeadAttention {
         out: MatMut<'_>,
         stack: &mut Stack<'_>,
     ) {
+        // [Q K V] ← x·[Wꟴ Wᴷ Wⱽ] + b: t × 3·h·d_k. Q, K, V and their heads are ranges of its columns.
         let width = self.output.weight.k();
         let (mut qkv, mut stack) = take(stack, x.rows(), 3 * width);
         self.qkv.forward(call, x, Activation::Identity, None, qkv.reborrow(), &mut stack);
         let part = |i| qkv.as_ref().columns(i * width..(i + 1) * width);
         let (q, k, v) = (part(0), part(1), part(2));
 
+        // Every head writes its own columns, which is the concatenation: t × h·d_v.
         let (mut heads, mut stack) = take(&mut stack, x.rows(), width);
         let (mask, concat) = (Mask::default(), heads.reborrow());
         attention(call.cpu, call.par, &self.shape, q, k, v, segments, &mask, concat, &mut stack);
 
+        // Concat·Wᴼ + bᴼ + residual: t × d_model.
         let heads = heads.as_ref();
         self.output.forward(call, heads, Activation::Identity, Some(residual), out, &mut stack);
     }

@@ -12,13 +12,13 @@ use crate::linear::Linear;
 use crate::sublayer::Norm;
 use crate::weights::{Checkpoint, Tensor, is_float};
 use headrow_kernels::{Cpu, Mat, PackedB};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The tensors of a checkpoint under their names without a family's prefix, and what is wrong with them.
 pub(crate) struct Inventory<'a> {
     checkpoint: &'a Checkpoint<'a>,
     tensors: BTreeMap<String, &'a Tensor>,
-    wanted: BTreeMap<String, ()>,
+    wanted: BTreeSet<String>,
     problems: Problems,
 }
 
@@ -35,7 +35,7 @@ impl<'a> Inventory<'a> {
                 problems.add(|| format!("{} is there under two names", printable(name)));
             }
         }
-        Inventory { checkpoint, tensors, wanted: BTreeMap::new(), problems }
+        Inventory { checkpoint, tensors, wanted: BTreeSet::new(), problems }
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {
@@ -53,7 +53,7 @@ impl<'a> Inventory<'a> {
             let (number, _) = name.strip_prefix(prefix)?.split_once('.')?;
             number.parse::<u64>().ok()
         });
-        numbers.collect::<std::collections::BTreeSet<u64>>().len()
+        numbers.collect::<BTreeSet<u64>>().len()
     }
 
     pub(crate) fn problem(&mut self, problem: impl FnOnce() -> String) {
@@ -73,7 +73,7 @@ impl<'a> Inventory<'a> {
                 .add(|| format!("{name} has type {}, expected F32, F16 or BF16", tensor.dtype)),
             Some(_) => {}
         }
-        self.wanted.insert(name.to_owned(), ());
+        self.wanted.insert(name.to_owned());
     }
 
     /// `name.weight` (`output × input`) and `name.bias`.
@@ -95,7 +95,7 @@ impl<'a> Inventory<'a> {
         harmless: impl Fn(&str) -> bool,
     ) -> Result<Loader<'a>> {
         for name in self.tensors.keys() {
-            if !self.wanted.contains_key(name) && !harmless(name) {
+            if !self.wanted.contains(name) && !harmless(name) {
                 self.problems.add(|| format!("{} is unexpected", printable(name)));
             }
         }

@@ -23,8 +23,10 @@ impl FeedForward {
         out: MatMut<'_>,
         stack: &mut Stack<'_>,
     ) {
+        // σ(x·W₁ + b₁): t × d_ff, the activation within the product's last pass.
         let (mut wide, mut stack) = take(stack, x.rows(), self.inner.outputs());
         self.inner.forward(call, x, self.activation, None, wide.reborrow(), &mut stack);
+        // … ·W₂ + b₂ + residual: t × d_model.
         let wide = wide.as_ref();
         self.outer.forward(call, wide, Activation::Identity, Some(residual), out, &mut stack);
     }

@@ -15,10 +15,11 @@ use std::path::Path;
 
 /// The length of a header comes first, in eight bytes.
 const PREFIX: usize = 8;
-/// Largest header that is read. Real ones have about 100 bytes for each tensor.
-const MAX_HEADER: u64 = 100 << 20;
+/// Largest header that is read. Real ones have about 100 bytes for each tensor; parsed, a header takes
+/// several times its length.
+const MAX_HEADER: u64 = 16 << 20;
 /// Largest `model.safetensors.index.json` that is read.
-const MAX_INDEX: u64 = 64 << 20;
+const MAX_INDEX: u64 = 16 << 20;
 
 /// A tensor as its header describes it.
 #[derive(Clone, Debug)]
