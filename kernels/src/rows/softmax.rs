@@ -133,8 +133,8 @@ pub fn masked_softmax(cpu: Cpu, par: Par<'_>, scale: f32, visible: Visible<'_>, 
 pub(crate) fn softmax_kernel<S: Vector, const R: usize>(simd: S, mut x: MatMut<'_>) {
     for i in 0..x.rows() {
         let row = x.row_mut(i);
-        let max = largest::<S, R>(simd, row);
-        let sum = exponentials::<S, R, true>(simd, row, max);
+        let max = largest::<S, R, false>(simd, row, 1.0);
+        let sum = exponentials::<S, R, false, true>(simd, row, 1.0, max);
         map_row(simd, row, Times(1.0 / sum));
     }
 }
@@ -143,8 +143,8 @@ pub(crate) fn softmax_kernel<S: Vector, const R: usize>(simd: S, mut x: MatMut<'
 pub(crate) fn log_softmax_kernel<S: Vector, const R: usize>(simd: S, mut x: MatMut<'_>) {
     for i in 0..x.rows() {
         let row = x.row_mut(i);
-        let max = largest::<S, R>(simd, row);
-        let sum = exponentials::<S, R, false>(simd, row, max);
+        let max = largest::<S, R, false>(simd, row, 1.0);
+        let sum = exponentials::<S, R, false, false>(simd, row, 1.0, max);
         let [ln_sum] = ln(Pack::new(simd, [simd.splat_f32s(sum)])).registers;
         map_row(simd, row, Less::<S> { max: simd.splat_f32s(max), ln_sum });
     }
@@ -193,7 +193,17 @@ pub(crate) fn exp_scores_kernel<S: Vector, const R: usize>(
     scores: &Scores<'_>,
     row: &mut [f32],
 ) -> f32 {
-    // One copy of the loop for each kind of scores, so that the common ones pay for nothing else.
+    // One copy of the loops for each kind of scores, so that the common ones pay for nothing else.
+    let plain = scores.bias.is_none() && scores.visible.iter().all(Option::is_none);
+    if plain && scores.first % LANES == 0 {
+        let Scores { scale, first, end, .. } = *scores;
+        if first >= end {
+            return 0.0;
+        }
+        let row = &mut row[first..end];
+        let max = largest::<S, R, true>(simd, row, scale);
+        return exponentials::<S, R, true, true>(simd, row, scale, max);
+    }
     match (scores.bias.is_some(), scores.visible.iter().any(Option::is_some)) {
         (false, false) => passes::<S, R, false, false>(simd, scores, row),
         (true, false) => passes::<S, R, true, false>(simd, scores, row),
@@ -202,14 +212,16 @@ pub(crate) fn exp_scores_kernel<S: Vector, const R: usize>(
     }
 }
 
-/// The largest element, NaN skipped; −∞ when there is none.
+/// The largest element (times `scale` when `SCALED`), NaN skipped; −∞ when there is none.
 #[inline(always)]
-fn largest<S: Vector, const R: usize>(simd: S, row: &[f32]) -> f32 {
+fn largest<S: Vector, const R: usize, const SCALED: bool>(simd: S, row: &[f32], scale: f32) -> f32 {
+    let scale = simd.splat_f32s(scale);
     let (blocks, rest) = blocks::<S, R>(row);
     let mut max = Lanes::<S, R>::splat(simd, f32::NEG_INFINITY);
     for block in blocks {
         for r in 0..R {
-            max.0[r] = simd.larger(block[r], max.0[r]);
+            let s = if SCALED { simd.mul_f32s(block[r], scale) } else { block[r] };
+            max.0[r] = simd.larger(s, max.0[r]);
         }
     }
     for r in 0..R {
@@ -217,39 +229,39 @@ fn largest<S: Vector, const R: usize>(simd: S, row: &[f32]) -> f32 {
         if at < end {
             let end = (end - at) as isize;
             let x = simd.load(&rest[at..], 0, end);
+            let s = if SCALED { simd.mul_f32s(x, scale) } else { x };
             let low = simd.splat_f32s(f32::NEG_INFINITY);
-            max.0[r] = simd.larger(simd.select_f32s(simd.lanes(0, end), x, low), max.0[r]);
+            max.0[r] = simd.larger(simd.select_f32s(simd.lanes(0, end), s, low), max.0[r]);
         }
     }
     max.largest(simd)
 }
 
-/// The sum of e^(x − max) over a row; with `STORE` these replace x.
+/// e^(x − max), or e^(x·scale − max), of every element of a row: their sum; with `STORE` they replace x.
 #[inline(always)]
-fn exponentials<S: Vector, const R: usize, const STORE: bool>(
+fn exponentials<S: Vector, const R: usize, const SCALED: bool, const STORE: bool>(
     simd: S,
     row: &mut [f32],
+    scale: f32,
     max: f32,
 ) -> f32 {
-    let max = Pack::splat(simd, max);
+    let step = Exponential::<SCALED> { scale, max };
     let (blocks, rest) = blocks_mut::<S, R>(row);
     let mut sum = Pack::<S, R>::splat(simd, 0.0);
     for block in blocks {
-        let e = exp_of_negative(Pack::new(simd, *block) - max, 1.0);
+        let e = step.of(Pack::new(simd, *block));
         if STORE {
             *block = e.registers;
         }
         sum = sum + e;
     }
     let mut sum = Lanes::<S, R>(sum.registers);
-    let max = max.registers[0];
     for r in 0..R {
         let (at, end) = (r * S::F32_LANES, rest.len());
         if at < end {
             let rest = &mut rest[at..];
             let end = (end - at) as isize;
-            let x = simd.sub_f32s(simd.load(rest, 0, end), max);
-            let [e] = exp_of_negative(Pack::new(simd, [x]), 1.0).registers;
+            let [e] = step.of(Pack::new(simd, [simd.load(rest, 0, end)])).registers;
             if STORE {
                 simd.store(rest, 0, end, e);
             }
@@ -260,7 +272,22 @@ fn exponentials<S: Vector, const R: usize, const STORE: bool>(
     sum.sum(simd)
 }
 
-/// The two passes of [`exp_scores`] over the blocks of 32 keys that `first..end` touches: whole blocks by whole
+/// e^(x − max), or e^(x·scale − max).
+#[derive(Clone, Copy)]
+struct Exponential<const SCALED: bool> {
+    scale: f32,
+    max: f32,
+}
+
+impl<const SCALED: bool, S: Vector> Elementwise<S> for Exponential<SCALED> {
+    #[inline(always)]
+    fn of<const N: usize>(self, x: Pack<S, N>) -> Pack<S, N> {
+        let s = if SCALED { x * x.all(self.scale) } else { x };
+        exp_of_negative(s - x.all(self.max), 1.0)
+    }
+}
+
+/// The two passes of [`exp_scores`] in the general case, over the blocks of 32 keys that `first..end` touches: whole blocks by whole
 /// registers, those at the ends through masks.
 #[inline(always)]
 fn passes<S: Vector, const R: usize, const BIAS: bool, const MASK: bool>(
