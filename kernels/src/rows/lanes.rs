@@ -1,4 +1,14 @@
 //! The 32 virtual lanes: sums and maxima over a row with the same bits on every instruction set.
+//!
+//! | | registers | lanes of a register |
+//! |---|---|---|
+//! | AVX-512 | 2 | 16 |
+//! | AVX2 | 4 | 8 |
+//! | NEON | 8 | 4 |
+//! | scalar | 32 | 1 |
+//!
+//! Element i of a row is added to lane i mod 32, in ascending i. At the end lane i is combined with lane i + 16,
+//! then i + 8, i + 4, i + 2, i + 1: first whole registers, then the halves of one.
 
 use super::pack::Pack;
 use crate::arch::vector::Vector;
@@ -49,7 +59,7 @@ impl<S: Vector, const R: usize> Lanes<S, R> {
     }
 }
 
-/// The whole blocks of 32 elements of a row, and the rest.
+/// The whole blocks of 32 elements of a row, and the rest: fewer than 32 elements.
 #[inline(always)]
 pub(super) fn blocks<S: Vector, const R: usize>(row: &[f32]) -> (&[[S::f32s; R]], &[f32]) {
     let (registers, _) = S::as_simd_f32s(row);
@@ -73,6 +83,9 @@ pub(super) fn blocks_mut<S: Vector, const R: usize>(
 const ABREAST: usize = 4;
 
 /// A function of every element by itself.
+///
+/// A trait and not a closure: a closure that is passed on by reference goes through a shim that is compiled
+/// without the processor's features, and every intrinsic in it becomes a call.
 pub(super) trait Elementwise<S: Vector>: Copy {
     fn of<const N: usize>(self, x: Pack<S, N>) -> Pack<S, N>;
 }

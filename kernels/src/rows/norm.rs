@@ -175,6 +175,9 @@ fn run(
     }
 }
 
+/// Rows of x, or of x + residual, normalised into `out`; the sum also goes to `sum` when there is one.
+///
+/// A row passes through the nearest cache four times: (sum,) mean, correction, squares, result.
 #[inline(always)]
 pub(crate) fn kernel<S: Vector, const R: usize>(
     simd: S,
@@ -241,7 +244,7 @@ fn row<S: Vector, const R: usize>(simd: S, norm: &Norm<'_>, x: Option<&[f32]>, o
             None => apply::<S, R, false>(simd, norm, moments, &[], out),
         };
     }
-    // The squares, or the sum, left the range of f32; or the row holds a NaN or ∞.
+    // The squares, or the sum, left the range of f32; or the row holds a NaN or ∞. Rare, so it may cost.
     if let Some(x) = x {
         out.copy_from_slice(x);
     }
@@ -271,6 +274,7 @@ fn moments<S: Vector, const R: usize>(
     epsilon: f32,
 ) -> (Moments, f32) {
     let d = x.len() as f32;
+    // Divisions by d, not products with 1/d: of a constant row the correction is then exact.
     let (mut mean, mut correction) = (0.0, 0.0);
     if norm.centred {
         mean = total::<S, R>(
@@ -280,6 +284,8 @@ fn moments<S: Vector, const R: usize>(
             |sum, x| simd.add_f32s(sum, x),
         ) / d;
         let m = simd.splat_f32s(mean);
+        // What rounding left in the mean. In a constant row x − µ₁ is a few units of x's last place, whose multiples
+        // are exact, so this is x − µ₁ itself.
         correction = total::<S, R>(
             simd,
             x,
@@ -344,6 +350,7 @@ fn apply<S: Vector, const R: usize, const FROM_X: bool>(
     x: &[f32],
     out: &mut [f32],
 ) {
+    // y = (D·inverse)·γ + β: one product, then one fused multiply-add.
     match (norm.centred, norm.beta) {
         (true, Some(beta)) => {
             let (mean, correction) =

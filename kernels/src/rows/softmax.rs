@@ -129,6 +129,7 @@ pub fn masked_softmax(cpu: Cpu, par: Par<'_>, scale: f32, visible: Visible<'_>, 
     });
 }
 
+/// See [`softmax`].
 #[inline(always)]
 pub(crate) fn softmax_kernel<S: Vector, const R: usize>(simd: S, mut x: MatMut<'_>) {
     for i in 0..x.rows() {
@@ -139,6 +140,7 @@ pub(crate) fn softmax_kernel<S: Vector, const R: usize>(simd: S, mut x: MatMut<'
     }
 }
 
+/// See [`log_softmax`]: the exponentials are only summed, the row is read a third time instead.
 #[inline(always)]
 pub(crate) fn log_softmax_kernel<S: Vector, const R: usize>(simd: S, mut x: MatMut<'_>) {
     for i in 0..x.rows() {
@@ -164,6 +166,7 @@ impl<S: Vector> Elementwise<S> for Less<S> {
     }
 }
 
+/// One row of [`masked_softmax`].
 #[inline(always)]
 pub(crate) fn masked_softmax_kernel<S: Vector, const R: usize>(
     simd: S,
@@ -194,8 +197,9 @@ pub(crate) fn exp_scores_kernel<S: Vector, const R: usize>(
     row: &mut [f32],
 ) -> f32 {
     // One copy of the loops for each kind of scores, so that the common ones pay for nothing else.
+    // Lanes go by the key's index, so the plain loops serve a row that begins with a block of 32.
     let plain = scores.bias.is_none() && scores.visible.iter().all(Option::is_none);
-    if plain && scores.first % LANES == 0 {
+    if plain && scores.first.is_multiple_of(LANES) {
         let Scores { scale, first, end, .. } = *scores;
         if first >= end {
             return 0.0;
@@ -224,6 +228,7 @@ fn largest<S: Vector, const R: usize, const SCALED: bool>(simd: S, row: &[f32], 
             max.0[r] = simd.larger(s, max.0[r]);
         }
     }
+    // The last, incomplete block: lanes without an element hold −∞, the identity.
     for r in 0..R {
         let (at, end) = (r * S::F32_LANES, rest.len());
         if at < end {
@@ -255,6 +260,7 @@ fn exponentials<S: Vector, const R: usize, const SCALED: bool, const STORE: bool
         }
         sum = sum + e;
     }
+    // The last, incomplete block: lanes without an element add +0, the identity.
     let mut sum = Lanes::<S, R>(sum.registers);
     for r in 0..R {
         let (at, end) = (r * S::F32_LANES, rest.len());
@@ -305,6 +311,7 @@ fn passes<S: Vector, const R: usize, const BIAS: bool, const MASK: bool>(
     let blocks = || (first / LANES * LANES..end).step_by(LANES);
     let is_whole = |block: usize| block >= first && block + LANES <= end;
 
+    // First pass. What is hidden takes no part in the maximum; neither does NaN, which `larger` passes over.
     let mut max = Lanes::<S, R>::splat(simd, f32::NEG_INFINITY);
     for block in blocks() {
         let (s, seen) = if is_whole(block) {
@@ -319,6 +326,8 @@ fn passes<S: Vector, const R: usize, const BIAS: bool, const MASK: bool>(
     }
     let max = Pack::<S, R>::splat(simd, max.largest(simd));
 
+    // Second pass. The scores are scaled, biased and masked once more, which is cheaper than storing them, and
+    // a hidden key's exponential, whatever it came to, is replaced before anything sees it.
     let mut sum = Pack::<S, R>::splat(simd, 0.0);
     for block in blocks() {
         if is_whole(block) {
