@@ -28,6 +28,7 @@ use crate::scratch::{Need, Stack};
 use crate::view::MatMut;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use std::any::Any;
+use std::collections::BTreeSet;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
@@ -121,7 +122,13 @@ impl State {
         let chunk = job.chunks - ticket.unclaimed();
         let work = job.work;
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| work(chunk, worker))) {
-            self.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(panic);
+            let mut first = self.panic.lock().unwrap_or_else(PoisonError::into_inner);
+            match *first {
+                None => *first = Some(panic),
+                // Dropping a payload may panic in turn, and then this chunk would never be counted.
+                Some(_) => std::mem::forget(panic),
+            }
+            drop(first);
             self.panicked.store(true, Ordering::Release);
         }
         self.finished.fetch_add(1, Ordering::Release);
@@ -425,16 +432,33 @@ pub fn default_threads() -> usize {
     physical_cores().map_or(allowed, |cores| allowed.min(cores)).clamp(1, MAX_THREADS)
 }
 
-/// Physical cores of the machine, where Linux tells: one per distinct set of sibling threads.
+/// Physical cores that the affinity mask reaches, where Linux tells: one per distinct set of sibling
+/// threads.
 fn physical_cores() -> Option<usize> {
-    let mut cores = std::collections::BTreeSet::new();
-    for entry in std::fs::read_dir("/sys/devices/system/cpu").ok()? {
-        let siblings = entry.ok()?.path().join("topology/thread_siblings_list");
-        if let Ok(siblings) = std::fs::read_to_string(siblings) {
-            cores.insert(siblings);
-        }
-    }
-    (!cores.is_empty()).then_some(cores.len())
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    let cores: Option<BTreeSet<String>> = cpu_list(allowed)?
+        .map(|cpu| {
+            let siblings =
+                format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
+            std::fs::read_to_string(siblings).ok()
+        })
+        .collect();
+    cores.map(|cores| cores.len()).filter(|&cores| cores > 0)
+}
+
+/// The numbers in a list as the kernel writes it, such as `0-3,8`; `None` when it is not one.
+fn cpu_list(list: &str) -> Option<impl Iterator<Item = usize>> {
+    let ranges: Option<Vec<_>> = list
+        .trim()
+        .split(',')
+        .map(|range| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+            (last < 1 << 16).then_some(first..=last)
+        })
+        .collect();
+    Some(ranges?.into_iter().flatten())
 }
 
 #[cfg(test)]
@@ -536,5 +560,15 @@ mod tests {
             team.open(|par| assert!(counts(par, 10).iter().all(|&n| n == 1)));
         }
         release.send(()).unwrap();
+    }
+
+    #[test]
+    fn lists_of_processors_are_read() {
+        let read = |list: &str| cpu_list(list).map(Iterator::collect::<Vec<_>>);
+        assert_eq!(read("\t0-3,8\n"), Some(vec![0, 1, 2, 3, 8]));
+        assert_eq!(read("5"), Some(vec![5]));
+        assert_eq!(read("0-99999999"), None);
+        assert_eq!(read("none"), None);
+        assert!((1..=MAX_THREADS).contains(&default_threads()));
     }
 }

@@ -94,6 +94,13 @@ impl Config {
         self.d_model / self.heads
     }
 
+    /// Multiply-adds of all layers for one token, beside attention: N·(4d² + 2d·d_ff), or the largest
+    /// number when that is beyond it.
+    pub(crate) fn multiply_adds(&self) -> usize {
+        let maps = self.d_model.saturating_mul(4).saturating_add(self.d_ff.saturating_mul(2));
+        self.layers.saturating_mul(self.d_model).saturating_mul(maps)
+    }
+
     fn parse(json: &[u8], place: &str) -> Result<Config> {
         let fields = Fields::parse(json, place)?;
         let model_type = fields.word("model_type", None)?;

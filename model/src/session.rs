@@ -122,6 +122,10 @@ impl SessionOptions {
     }
 }
 
+/// Multiply-adds of a pass, beside attention, below which it stays on its caller: some tens of microseconds of
+/// one core, no longer than a helper takes to wake.
+const WORTH_HELPERS: usize = 1 << 21;
+
 /// Runs one model, one batch at a time.
 #[derive(Debug)]
 pub struct Session {
@@ -261,9 +265,14 @@ impl Session {
             start = rows.end;
             segments.push(Segment::full(rows.clone(), rows));
         }
-        team.open(|par: Par<'_>| {
+        let pass = |par: Par<'_>| {
             pass(model, Call { cpu: model.cpu(), par }, segments, &mut scratch.stack());
-        });
+        };
+        if batch.tokens().saturating_mul(model.config().multiply_adds()) < WORTH_HELPERS {
+            pass(Par::SERIAL);
+        } else {
+            team.open(pass);
+        }
     }
 
     /// Everything about a batch that its caller may have got wrong.
