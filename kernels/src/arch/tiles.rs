@@ -26,17 +26,17 @@ pub(crate) struct Ahead {
     /// Rows to ask for each time; a row of a panel is a cache line, or a few.
     rows: usize,
     ldb: usize,
-    /// Whether another tile lies below this one, which will want its C.
-    pub(crate) below: bool,
+    /// Rows of each tile of the run.
+    pub(crate) tile: usize,
 }
 
 /// Below this many rows nothing is asked for in advance.
 const FEW: usize = 5;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 impl Ahead {
-    /// For the first of `tiles` tiles above each other in the group of panels before `next`.
+    /// For `tiles` tiles above each other; `next` is still to be set.
     #[inline(always)]
-    fn new(block: &TileArgs, tiles: usize, next: *const f32) -> Ahead {
+    fn new(block: &TileArgs, tiles: usize) -> Ahead {
         // With few rows the kernel waits for B all the time, and asking only lengthens the queue.
         let far = block.far && block.m >= FEW;
         // Eight lines at a time at most, or near loads wait behind them.
@@ -46,7 +46,7 @@ impl Ahead {
             2 => (16, 8),
             _ => (32, 32usize.div_ceil(tiles)),
         };
-        Ahead { next, steps, rows, ldb: block.ldb, below: false }
+        Ahead { next: block.b, steps, rows, ldb: block.ldb, tile: 0 }
     }
 
     /// Calls `prefetch` for the rows that are due, `panel` values further on.
@@ -65,18 +65,22 @@ impl Ahead {
 }
 
 impl Shape {
-    /// Calls `tile(panels, args, ahead)` for each tile of `block`; `args` has 1 ≤ m ≤ mr, and its n columns
-    /// begin at a panel and fill `panels` whole ones, or a part of one.
+    /// Calls `run(panels, args, ahead)` for runs of tiles of `block`. A run is `args.m / rows` tiles of
+    /// `ahead.tile` = `rows` rows above each other (1 ≤ rows ≤ mr); its n columns begin at a panel and fill
+    /// `panels` whole ones, or a part of one.
     ///
     /// Rows are cut into equal parts, so that 7 rows are 4 + 3 and not 6 + 1, whose last tile would
     /// wait for its own results. A group of panels meets all rows before the next group is begun.
     #[inline(always)]
-    pub(crate) fn walk(&self, block: TileArgs, mut tile: impl FnMut(usize, &TileArgs, Ahead)) {
+    pub(crate) fn walk(&self, block: TileArgs, mut run: impl FnMut(usize, &TileArgs, Ahead)) {
         let Shape { mr, nr, panels } = *self;
-        let blocks = block.m.div_ceil(mr);
-        let (rows, longer) = (block.m / blocks, block.m % blocks);
+        let tiles = block.m.div_ceil(mr);
+        let (rows, longer) = (block.m / tiles, block.m % tiles);
         // The smallest tile decides how many panels go together.
         let group = panels[rows - 1];
+        let asking = Ahead::new(&block, tiles);
+        // What a tile moves on by in asking.
+        let asked = block.k.div_ceil(asking.steps) * asking.rows * block.ldb;
         let mut first = 0;
         while first < block.n {
             let columns = (block.n - first).min(group * nr);
@@ -86,22 +90,24 @@ impl Shape {
                 ..block
             };
             let next = args.b.wrapping_add(group * block.panel);
-            let mut ahead = Ahead::new(&block, blocks, next);
-            for i in 0..blocks {
-                args.m = rows + usize::from(i < longer);
-                ahead.below = i + 1 < blocks;
-                across(nr, panels[args.m - 1], columns, args, ahead, &mut tile);
-                let rows = block.k.div_ceil(ahead.steps) * ahead.rows;
-                ahead.next = ahead.next.wrapping_add(rows * block.ldb);
-                args.a = args.a.wrapping_add(args.m * args.lda);
-                args.c = args.c.wrapping_add(args.m * args.ldc);
+            let mut ahead = Ahead { next, ..asking };
+            // The longer tiles, then the others.
+            for (count, rows) in [(longer, rows + 1), (tiles - longer, rows)] {
+                if count > 0 {
+                    args.m = count * rows;
+                    ahead.tile = rows;
+                    across(nr, panels[rows - 1], columns, args, ahead, &mut run);
+                    ahead.next = ahead.next.wrapping_add(count * asked);
+                    args.a = args.a.wrapping_add(args.m * args.lda);
+                    args.c = args.c.wrapping_add(args.m * args.ldc);
+                }
             }
             first += columns;
         }
     }
 }
 
-/// One row of tiles over `columns` columns: `at_once` panels while there are as many, then single ones.
+/// One run over `columns` columns: `at_once` panels while there are as many, then single ones.
 #[inline(always)]
 fn across(
     nr: usize,
@@ -109,13 +115,13 @@ fn across(
     columns: usize,
     mut args: TileArgs,
     mut ahead: Ahead,
-    tile: &mut impl FnMut(usize, &TileArgs, Ahead),
+    run: &mut impl FnMut(usize, &TileArgs, Ahead),
 ) {
     let mut left = columns;
     while left > 0 {
         let panels = if left >= at_once * nr { at_once } else { 1 };
         args.n = left.min(panels * nr);
-        tile(panels, &args, ahead);
+        run(panels, &args, ahead);
         ahead.next = ahead.next.wrapping_add(panels * args.panel);
         args.b = args.b.wrapping_add(panels * args.panel);
         args.c = args.c.wrapping_add(panels * nr);

@@ -22,19 +22,19 @@ const SHAPE: Shape = Shape { mr: MR, nr: NR, panels: &[4, 4, 2, 2, 1, 1, 1, 1] }
 /// # Safety
 /// As for [`Tile`](crate::table::Tile) with nr = 8.
 pub(crate) unsafe fn f32_gemm_8x8_neon(block: TileArgs) {
-    SHAPE.walk(block, |panels, t, _| {
+    SHAPE.walk(block, |panels, t, ahead| {
         // SAFETY: the walk names rows and columns of the block only, which the caller vouches for; V is
         // the number of vectors in t.n columns, and a partial vector has the slow path.
         unsafe {
-            match (t.m, panels, t.n) {
+            match (ahead.tile, panels, t.n) {
                 (1, 4, _) => tile::<1, 8, false>(t),
                 (2, 4, _) => tile::<2, 8, false>(t),
                 (3, 2, _) => tile::<3, 4, false>(t),
                 (4, 2, _) => tile::<4, 4, false>(t),
-                (_, _, 8) => rows::<2, false>(t),
-                (_, _, 4) => rows::<1, false>(t),
-                (_, _, 5..) => rows::<2, true>(t),
-                (_, _, _) => rows::<1, true>(t),
+                (_, _, 8) => rows::<2, false>(ahead.tile, t),
+                (_, _, 4) => rows::<1, false>(ahead.tile, t),
+                (_, _, 5..) => rows::<2, true>(ahead.tile, t),
+                (_, _, _) => rows::<1, true>(ahead.tile, t),
             }
         }
     });
@@ -43,12 +43,12 @@ pub(crate) unsafe fn f32_gemm_8x8_neon(block: TileArgs) {
 /// One panel, or the first V vectors of one, the last of them partial when `TAIL`.
 ///
 /// # Safety
-/// As for [`tile`], with t.m ≤ 8.
+/// As for [`tile`], `rows` ≤ 8 being M.
 #[target_feature(enable = "neon")]
-unsafe fn rows<const V: usize, const TAIL: bool>(t: &TileArgs) {
-    // SAFETY: the caller's promise; M is t.m.
+unsafe fn rows<const V: usize, const TAIL: bool>(rows: usize, t: &TileArgs) {
+    // SAFETY: the caller's promise; M is `rows`.
     unsafe {
-        match t.m {
+        match rows {
             1 => tile::<1, V, TAIL>(t),
             2 => tile::<2, V, TAIL>(t),
             3 => tile::<3, V, TAIL>(t),
@@ -61,69 +61,75 @@ unsafe fn rows<const V: usize, const TAIL: bool>(t: &TileArgs) {
     }
 }
 
-/// M rows by V vectors; two vectors make a panel. When `TAIL`, the last holds only 1 to 3 values.
+/// Tiles of M rows by V vectors above each other; two vectors make a panel. When `TAIL`, the last holds only 1 to 3 values.
 ///
 /// # Safety
-/// As for [`Tile`](crate::table::Tile), with t.m = M, and t.n = 4·V or, when `TAIL`, 4·(V − 1) < t.n < 4·V.
+/// As for [`Tile`](crate::table::Tile), with t.m a multiple of M, and t.n = 4·V or, when `TAIL`, 4·(V − 1) < t.n < 4·V.
 #[target_feature(enable = "neon")]
 unsafe fn tile<const M: usize, const V: usize, const TAIL: bool>(t: &TileArgs) {
-    let &TileArgs { n, k, a, lda, mut b, ldb, panel, c, ldc, accumulate, .. } = t;
-    let mut sum = [[vdupq_n_f32(0.0); V]; M];
-    // SAFETY: rows i < M of A and C, rows p < k of B, and the columns below t.n: the caller vouches for them.
-    unsafe {
-        let load = |from: *const f32, v: usize| {
-            if TAIL && v == V - 1 { load_part(from, n % 4) } else { vld1q_f32(from) }
-        };
-        if accumulate {
-            for i in 0..M {
-                for v in 0..V {
-                    sum[i][v] = load(c.add(i * ldc + 4 * v), v);
-                }
-            }
-        }
-        // One step of the depth by one lane of four values of A per row.
-        macro_rules! step {
-            ($x:ident, $lane:literal, $b:expr) => {
-                for v in 0..V {
-                    let y = load($b.add(v / 2 * panel + v % 2 * 4), v);
-                    for i in 0..M {
-                        sum[i][v] = vfmaq_laneq_f32::<$lane>(sum[i][v], y, $x[i]);
+    let &TileArgs { m, n, k, mut a, lda, b, ldb, panel, mut c, ldc, accumulate, .. } = t;
+    for _ in 0..m / M {
+        let mut b = b;
+        let mut sum = [[vdupq_n_f32(0.0); V]; M];
+        // SAFETY: rows i < M of A and C from this tile on, rows p < k of B, and the columns below t.n: the
+        // caller vouches for them.
+        unsafe {
+            let load = |from: *const f32, v: usize| {
+                if TAIL && v == V - 1 { load_part(from, n % 4) } else { vld1q_f32(from) }
+            };
+            if accumulate {
+                for i in 0..M {
+                    for v in 0..V {
+                        sum[i][v] = load(c.add(i * ldc + 4 * v), v);
                     }
                 }
-            };
-        }
-        let mut p = 0;
-        while p + 4 <= k {
-            let mut x = [vdupq_n_f32(0.0); M];
-            for i in 0..M {
-                x[i] = vld1q_f32(a.add(i * lda + p));
             }
-            step!(x, 0, b);
-            step!(x, 1, b.add(ldb));
-            step!(x, 2, b.add(2 * ldb));
-            step!(x, 3, b.add(3 * ldb));
-            b = b.wrapping_add(4 * ldb);
-            p += 4;
-        }
-        while p < k {
-            let mut x = [vdupq_n_f32(0.0); M];
-            for i in 0..M {
-                x[i] = vdupq_n_f32(*a.add(i * lda + p));
+            // One step of the depth by one lane of four values of A per row.
+            macro_rules! step {
+                ($x:ident, $lane:literal, $b:expr) => {
+                    for v in 0..V {
+                        let y = load($b.add(v / 2 * panel + v % 2 * 4), v);
+                        for i in 0..M {
+                            sum[i][v] = vfmaq_laneq_f32::<$lane>(sum[i][v], y, $x[i]);
+                        }
+                    }
+                };
             }
-            step!(x, 0, b);
-            b = b.wrapping_add(ldb);
-            p += 1;
-        }
-        for i in 0..M {
-            for v in 0..V {
-                let c = c.add(i * ldc + 4 * v);
-                if TAIL && v == V - 1 {
-                    store_part(c, n % 4, sum[i][v]);
-                } else {
-                    vst1q_f32(c, sum[i][v]);
+            let mut p = 0;
+            while p + 4 <= k {
+                let mut x = [vdupq_n_f32(0.0); M];
+                for i in 0..M {
+                    x[i] = vld1q_f32(a.add(i * lda + p));
+                }
+                step!(x, 0, b);
+                step!(x, 1, b.add(ldb));
+                step!(x, 2, b.add(2 * ldb));
+                step!(x, 3, b.add(3 * ldb));
+                b = b.wrapping_add(4 * ldb);
+                p += 4;
+            }
+            while p < k {
+                let mut x = [vdupq_n_f32(0.0); M];
+                for i in 0..M {
+                    x[i] = vdupq_n_f32(*a.add(i * lda + p));
+                }
+                step!(x, 0, b);
+                b = b.wrapping_add(ldb);
+                p += 1;
+            }
+            for i in 0..M {
+                for v in 0..V {
+                    let c = c.add(i * ldc + 4 * v);
+                    if TAIL && v == V - 1 {
+                        store_part(c, n % 4, sum[i][v]);
+                    } else {
+                        vst1q_f32(c, sum[i][v]);
+                    }
                 }
             }
         }
+        a = a.wrapping_add(M * lda);
+        c = c.wrapping_add(M * ldc);
     }
 }
 

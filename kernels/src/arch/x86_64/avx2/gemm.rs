@@ -27,7 +27,7 @@ pub(crate) unsafe fn f32_gemm_6x16_avx2(block: TileArgs) {
         // SAFETY: the walk names rows and columns of the block only, which the caller vouches for; V is
         // the number of vectors in t.n columns.
         unsafe {
-            match (t.m, panels, t.n % NR) {
+            match (ahead.tile, panels, t.n % NR) {
                 (1, 4, 0) => tile::<1, 8>(t, ahead),
                 (2, 2, 0) => tile::<2, 4>(t, ahead),
                 (1, _, 0) => tile::<1, 2>(t, ahead),
@@ -53,132 +53,143 @@ pub(crate) unsafe fn f32_gemm_6x16_avx2(block: TileArgs) {
     });
 }
 
-/// M rows by V whole vectors; two vectors make a panel.
+/// Tiles of M rows by V whole vectors above each other; two vectors make a panel.
 ///
 /// # Safety
-/// As for [`Tile`](crate::table::Tile), with t.m = M and t.n = 8·V.
+/// As for [`Tile`](crate::table::Tile), with t.m a multiple of M and t.n = 8·V.
 #[target_feature(enable = "avx2,fma")]
-unsafe fn tile<const M: usize, const V: usize>(t: &TileArgs, ahead: Ahead) {
-    let &TileArgs { k, a, lda, b, ldb, panel, c, ldc, accumulate, .. } = t;
-    let mut sum = [[_mm256_setzero_ps(); V]; M];
-    // SAFETY: rows i < M of A and C, rows p < k and columns < 8·V of B: the caller vouches for them.
-    unsafe {
-        if accumulate {
+unsafe fn tile<const M: usize, const V: usize>(t: &TileArgs, mut ahead: Ahead) {
+    let &TileArgs { m, k, mut a, lda, b, ldb, panel, mut c, ldc, accumulate, .. } = t;
+    let mut left = m;
+    while left > 0 {
+        let mut sum = [[_mm256_setzero_ps(); V]; M];
+        // SAFETY: rows i < M of A and C from this tile on, rows p < k and columns < 8·V of B: the caller
+        // vouches for them.
+        unsafe {
+            if accumulate {
+                for i in 0..M {
+                    for v in 0..V {
+                        sum[i][v] = _mm256_loadu_ps(c.add(i * ldc + 8 * v));
+                    }
+                }
+            }
+            let mut rows = [a; M];
+            for i in 1..M {
+                rows[i] = a.add(i * lda);
+            }
+            // The tile below will want its C.
+            if left > M {
+                for i in M..2 * M {
+                    prefetch_near(c.wrapping_add(i * ldc).cast());
+                    prefetch_near(c.wrapping_add(i * ldc + 8 * V - 1).cast());
+                }
+            }
+            let mut step = |p: usize, b: *const f32| {
+                let from_b = |v: usize| _mm256_loadu_ps(b.add(v / 2 * panel + v % 2 * 8));
+                let from_a = |i: usize| _mm256_broadcast_ss(&*rows[i].add(p));
+                // Hold whichever is fewer, the vectors of B or the broadcasts of A, and pass the others by.
+                if V <= M {
+                    let mut row = [_mm256_setzero_ps(); V];
+                    for v in 0..V {
+                        row[v] = from_b(v);
+                    }
+                    for i in 0..M {
+                        let x = from_a(i);
+                        for v in 0..V {
+                            sum[i][v] = _mm256_fmadd_ps(x, row[v], sum[i][v]);
+                        }
+                    }
+                } else {
+                    let mut column = [_mm256_setzero_ps(); M];
+                    for i in 0..M {
+                        column[i] = from_a(i);
+                    }
+                    for v in 0..V {
+                        let y = from_b(v);
+                        for i in 0..M {
+                            sum[i][v] = _mm256_fmadd_ps(column[i], y, sum[i][v]);
+                        }
+                    }
+                }
+            };
+            let (mut b, mut p) = (b, 0);
+            while p < k {
+                // Not within the steps: the compiler would load their operands in advance and spill sums.
+                for v in (0..V).step_by(2) {
+                    ahead.ask(v / 2 * panel, prefetch);
+                }
+                ahead.advance();
+                let end = k.min(p.saturating_add(ahead.steps));
+                while p + 4 <= end {
+                    step(p, b);
+                    step(p + 1, b.add(ldb));
+                    step(p + 2, b.add(2 * ldb));
+                    step(p + 3, b.add(3 * ldb));
+                    b = b.wrapping_add(4 * ldb);
+                    p += 4;
+                }
+                while p < end {
+                    step(p, b);
+                    b = b.wrapping_add(ldb);
+                    p += 1;
+                }
+            }
             for i in 0..M {
                 for v in 0..V {
-                    sum[i][v] = _mm256_loadu_ps(c.add(i * ldc + 8 * v));
+                    _mm256_storeu_ps(c.add(i * ldc + 8 * v), sum[i][v]);
                 }
             }
         }
-        let mut rows = [a; M];
-        for i in 1..M {
-            rows[i] = a.add(i * lda);
-        }
-        if ahead.below {
-            for i in M..2 * M {
-                prefetch_near(c.wrapping_add(i * ldc).cast());
-                prefetch_near(c.wrapping_add(i * ldc + 8 * V - 1).cast());
-            }
-        }
-        let mut step = |p: usize, b: *const f32| {
-            let from_b = |v: usize| _mm256_loadu_ps(b.add(v / 2 * panel + v % 2 * 8));
-            let from_a = |i: usize| _mm256_broadcast_ss(&*rows[i].add(p));
-            // Hold whichever is fewer, the vectors of B or the broadcasts of A, and pass the others by.
-            if V <= M {
-                let mut row = [_mm256_setzero_ps(); V];
-                for v in 0..V {
-                    row[v] = from_b(v);
-                }
-                for i in 0..M {
-                    let x = from_a(i);
-                    for v in 0..V {
-                        sum[i][v] = _mm256_fmadd_ps(x, row[v], sum[i][v]);
-                    }
-                }
-            } else {
-                let mut column = [_mm256_setzero_ps(); M];
-                for i in 0..M {
-                    column[i] = from_a(i);
-                }
-                for v in 0..V {
-                    let y = from_b(v);
-                    for i in 0..M {
-                        sum[i][v] = _mm256_fmadd_ps(column[i], y, sum[i][v]);
-                    }
-                }
-            }
-        };
-        let (mut b, mut p) = (b, 0);
-        let mut ahead = ahead;
-        while p < k {
-            // Not within the steps: the compiler would load their operands in advance and spill sums.
-            for v in (0..V).step_by(2) {
-                ahead.ask(v / 2 * panel, prefetch);
-            }
-            ahead.advance();
-            let end = k.min(p.saturating_add(ahead.steps));
-            while p + 4 <= end {
-                step(p, b);
-                step(p + 1, b.add(ldb));
-                step(p + 2, b.add(2 * ldb));
-                step(p + 3, b.add(3 * ldb));
-                b = b.wrapping_add(4 * ldb);
-                p += 4;
-            }
-            while p < end {
-                step(p, b);
-                b = b.wrapping_add(ldb);
-                p += 1;
-            }
-        }
-        for i in 0..M {
-            for v in 0..V {
-                _mm256_storeu_ps(c.add(i * ldc + 8 * v), sum[i][v]);
-            }
-        }
+        a = a.wrapping_add(M * lda);
+        c = c.wrapping_add(M * ldc);
+        left -= M;
     }
 }
 
-/// M rows by V vectors, of which the last is cut off: masked loads and stores touch no neighbour.
+/// Tiles of M rows by V vectors, of which the last is cut off: masked loads and stores touch no neighbour.
 ///
 /// # Safety
-/// As for [`Tile`](crate::table::Tile), with t.m = M and 8·(V − 1) < t.n ≤ 8·V.
+/// As for [`Tile`](crate::table::Tile), with t.m a multiple of M and 8·(V − 1) < t.n ≤ 8·V.
 #[target_feature(enable = "avx2,fma")]
 unsafe fn edge<const M: usize, const V: usize>(t: &TileArgs) {
-    let &TileArgs { n, k, a, lda, b, ldb, c, ldc, accumulate, .. } = t;
+    let &TileArgs { m, n, k, mut a, lda, b, ldb, mut c, ldc, accumulate, .. } = t;
     let lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     let mut mask = [_mm256_setzero_si256(); V];
     for v in 0..V {
         mask[v] = _mm256_cmpgt_epi32(_mm256_set1_epi32((n - 8 * v) as i32), lanes);
     }
-    let mut sum = [[_mm256_setzero_ps(); V]; M];
-    // SAFETY: as in `tile`; the masks leave out columns from t.n on.
-    unsafe {
-        if accumulate {
+    for _ in 0..m / M {
+        let mut sum = [[_mm256_setzero_ps(); V]; M];
+        // SAFETY: as in `tile`; the masks leave out columns from t.n on.
+        unsafe {
+            if accumulate {
+                for i in 0..M {
+                    for v in 0..V {
+                        sum[i][v] = _mm256_maskload_ps(c.add(i * ldc + 8 * v), mask[v]);
+                    }
+                }
+            }
+            let mut b = b;
+            for p in 0..k {
+                let mut row = [_mm256_setzero_ps(); V];
+                for v in 0..V {
+                    row[v] = _mm256_maskload_ps(b.wrapping_add(8 * v), mask[v]);
+                }
+                for i in 0..M {
+                    let x = _mm256_broadcast_ss(&*a.add(i * lda + p));
+                    for v in 0..V {
+                        sum[i][v] = _mm256_fmadd_ps(x, row[v], sum[i][v]);
+                    }
+                }
+                b = b.wrapping_add(ldb);
+            }
             for i in 0..M {
                 for v in 0..V {
-                    sum[i][v] = _mm256_maskload_ps(c.add(i * ldc + 8 * v), mask[v]);
+                    _mm256_maskstore_ps(c.add(i * ldc + 8 * v), mask[v], sum[i][v]);
                 }
             }
         }
-        let mut b = b;
-        for p in 0..k {
-            let mut row = [_mm256_setzero_ps(); V];
-            for v in 0..V {
-                row[v] = _mm256_maskload_ps(b.wrapping_add(8 * v), mask[v]);
-            }
-            for i in 0..M {
-                let x = _mm256_broadcast_ss(&*a.add(i * lda + p));
-                for v in 0..V {
-                    sum[i][v] = _mm256_fmadd_ps(x, row[v], sum[i][v]);
-                }
-            }
-            b = b.wrapping_add(ldb);
-        }
-        for i in 0..M {
-            for v in 0..V {
-                _mm256_maskstore_ps(c.add(i * ldc + 8 * v), mask[v], sum[i][v]);
-            }
-        }
+        a = a.wrapping_add(M * lda);
+        c = c.wrapping_add(M * ldc);
     }
 }

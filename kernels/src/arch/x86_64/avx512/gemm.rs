@@ -42,12 +42,12 @@ pub(crate) unsafe fn f32_gemm_6x64_avx512(block: TileArgs) {
 /// One panel, or the first V vectors of one.
 ///
 /// # Safety
-/// As for [`Tile`](crate::table::Tile), with t.m ≤ 6 and 16·(V − 1) < t.n ≤ 16·V.
+/// As for [`Tile`](crate::table::Tile), in runs of tiles of ≤ 6 rows, and 16·(V − 1) < t.n ≤ 16·V.
 #[target_feature(enable = "avx512f")]
 unsafe fn rows<const V: usize>(t: &TileArgs, ahead: Ahead) {
-    // SAFETY: the caller's promise; M is t.m.
+    // SAFETY: the caller's promise; M is the rows of a tile.
     unsafe {
-        match t.m {
+        match ahead.tile {
             1 => tile::<1, V>(t, ahead),
             2 => tile::<2, V>(t, ahead),
             3 => tile::<3, V>(t, ahead),
@@ -58,77 +58,85 @@ unsafe fn rows<const V: usize>(t: &TileArgs, ahead: Ahead) {
     }
 }
 
-/// M rows by V vectors, the last of which may be a part of one; four vectors make a panel.
+/// Tiles of M rows by V vectors above each other, the last vector possibly a part of one; four vectors
+/// make a panel.
 ///
 /// # Safety
-/// As for [`Tile`](crate::table::Tile), with t.m = M and 16·(V − 1) < t.n ≤ 16·V.
+/// As for [`Tile`](crate::table::Tile), with t.m a multiple of M and 16·(V − 1) < t.n ≤ 16·V.
 #[target_feature(enable = "avx512f")]
 #[inline(never)]
 unsafe fn tile<const M: usize, const V: usize>(t: &TileArgs, mut ahead: Ahead) {
-    let &TileArgs { n, k, a, lda, mut b, ldb, panel, c, ldc, accumulate, .. } = t;
+    let &TileArgs { m, n, k, mut a, lda, b, ldb, panel, mut c, ldc, accumulate, .. } = t;
     // Whole vectors have a constant mask, which the compiler drops.
     let mut mask: [__mmask16; V] = [!0; V];
     mask[V - 1] = !0 >> (16 * V - n);
-    let mut sum = [[_mm512_setzero_ps(); V]; M];
-    // SAFETY: rows i < M of A and C, rows p < k of B, and of the columns those below t.n: the caller
-    // vouches for them, and the mask leaves out the others.
-    unsafe {
-        if accumulate {
+    let mut left = m;
+    while left > 0 {
+        let mut sum = [[_mm512_setzero_ps(); V]; M];
+        // SAFETY: rows i < M of A and C from this tile on, rows p < k of B, and of the columns those
+        // below t.n: the caller vouches for them, and the mask leaves out the others.
+        unsafe {
+            if accumulate {
+                for i in 0..M {
+                    for v in 0..V {
+                        sum[i][v] = _mm512_maskz_loadu_ps(mask[v], c.add(i * ldc + 16 * v));
+                    }
+                }
+            }
+            let mut rows = [a; M];
+            for i in 1..M {
+                rows[i] = a.add(i * lda);
+            }
+            // The tile below will want its C.
+            if left > M {
+                for i in M..2 * M {
+                    for v in 0..V {
+                        prefetch_near(c.wrapping_add(i * ldc + 16 * v).cast());
+                    }
+                }
+            }
+            let mut step = |p: usize, b: *const f32| {
+                let mut row = [_mm512_setzero_ps(); V];
+                for v in 0..V {
+                    let b = b.add(v / 4 * panel + v % 4 * 16);
+                    row[v] = _mm512_maskz_loadu_ps(mask[v], b);
+                }
+                for i in 0..M {
+                    let x = _mm512_set1_ps(*rows[i].add(p));
+                    for v in 0..V {
+                        sum[i][v] = _mm512_fmadd_ps(x, row[v], sum[i][v]);
+                    }
+                }
+            };
+            let (mut b, mut p) = (b, 0);
+            while p < k {
+                for v in (0..V).step_by(4) {
+                    ahead.ask(v / 4 * panel, |row| {
+                        (0..4).for_each(|v| prefetch(row.wrapping_add(64 * v)))
+                    });
+                }
+                ahead.advance();
+                let end = k.min(p.saturating_add(ahead.steps));
+                while p + 2 <= end {
+                    step(p, b);
+                    step(p + 1, b.add(ldb));
+                    b = b.wrapping_add(2 * ldb);
+                    p += 2;
+                }
+                while p < end {
+                    step(p, b);
+                    b = b.wrapping_add(ldb);
+                    p += 1;
+                }
+            }
             for i in 0..M {
                 for v in 0..V {
-                    sum[i][v] = _mm512_maskz_loadu_ps(mask[v], c.add(i * ldc + 16 * v));
+                    _mm512_mask_storeu_ps(c.add(i * ldc + 16 * v), mask[v], sum[i][v]);
                 }
             }
         }
-        let mut rows = [a; M];
-        for i in 1..M {
-            rows[i] = a.add(i * lda);
-        }
-        if ahead.below {
-            for i in M..2 * M {
-                for v in 0..V {
-                    prefetch_near(c.wrapping_add(i * ldc + 16 * v).cast());
-                }
-            }
-        }
-        let mut step = |p: usize, b: *const f32| {
-            let mut row = [_mm512_setzero_ps(); V];
-            for v in 0..V {
-                let b = b.add(v / 4 * panel + v % 4 * 16);
-                row[v] = _mm512_maskz_loadu_ps(mask[v], b);
-            }
-            for i in 0..M {
-                let x = _mm512_set1_ps(*rows[i].add(p));
-                for v in 0..V {
-                    sum[i][v] = _mm512_fmadd_ps(x, row[v], sum[i][v]);
-                }
-            }
-        };
-        let mut p = 0;
-        while p < k {
-            for v in (0..V).step_by(4) {
-                ahead.ask(v / 4 * panel, |row| {
-                    (0..4).for_each(|v| prefetch(row.wrapping_add(64 * v)))
-                });
-            }
-            ahead.advance();
-            let end = k.min(p.saturating_add(ahead.steps));
-            while p + 2 <= end {
-                step(p, b);
-                step(p + 1, b.add(ldb));
-                b = b.wrapping_add(2 * ldb);
-                p += 2;
-            }
-            while p < end {
-                step(p, b);
-                b = b.wrapping_add(ldb);
-                p += 1;
-            }
-        }
-        for i in 0..M {
-            for v in 0..V {
-                _mm512_mask_storeu_ps(c.add(i * ldc + 16 * v), mask[v], sum[i][v]);
-            }
-        }
+        a = a.wrapping_add(M * lda);
+        c = c.wrapping_add(M * ldc);
+        left -= M;
     }
 }
