@@ -628,6 +628,6 @@ mod unix {
         let output = headrow(&["embed"]).stdin(zeros).output().unwrap();
         assert_eq!(output.status.code(), Some(2));
         let stderr = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(stderr, "headrow: standard input: line 1: longer than 16 MiB\n");
+        assert_eq!(stderr, "headrow: standard input: line 1: longer than 4 MiB\n");
     }
 }

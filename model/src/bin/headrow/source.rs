@@ -6,11 +6,11 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
 /// Most texts that are given out together.
-const BATCH: usize = 256;
+const BATCH: usize = 64;
 /// Bytes read ahead.
 const BUFFER: usize = 64 << 10;
 /// Longest line. Memory stays bounded also when a file has no line breaks at all.
-const LONGEST: usize = 16 << 20;
+const LONGEST: usize = 4 << 20;
 
 /// Texts in order.
 pub(crate) struct Source {
@@ -221,7 +221,7 @@ mod tests {
     fn a_line_without_end_is_refused_in_bounded_memory() {
         let (batches, failure) = all(&mut lines(io::repeat(b'x')));
         assert!(batches.is_empty());
-        assert_eq!(failure.unwrap(), "here: line 1: longer than 16 MiB");
+        assert_eq!(failure.unwrap(), "here: line 1: longer than 4 MiB");
     }
 
     /// Gives out one piece per read, as a pipe does.
