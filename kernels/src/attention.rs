@@ -83,12 +83,12 @@ impl<'a, T: Copy> PerHead<'a, T> {
     #[track_caller]
     fn check(&self, what: &str, heads: usize, queries: usize, longest: usize) {
         let (mat, rows) = match self {
-            PerHead::Shared(mat) => (mat, queries),
-            PerHead::Each(mat) => (mat, heads * queries),
+            PerHead::Shared(mat) => (mat, Some(queries)),
+            PerHead::Each(mat) => (mat, heads.checked_mul(queries)),
         };
         assert!(
-            mat.rows() == rows && mat.cols() >= longest,
-            "{what} of {}×{}, expected {rows} rows and at least {longest} columns \
+            Some(mat.rows()) == rows && mat.cols() >= longest,
+            "{what} of {}×{}, expected {rows:?} rows and at least {longest} columns \
              ({heads} heads, {queries} queries)",
             mat.rows(),
             mat.cols()
@@ -229,13 +229,15 @@ fn check(
         (heads == 0 && kv_heads == 0) || (kv_heads > 0 && heads % kv_heads == 0),
         "{kv_heads} heads of keys do not divide {heads} heads of queries"
     );
+    // A product that overflows is no width: the kernels rely on these.
+    let fits = |cols: usize, heads: usize, width| heads.checked_mul(width) == Some(cols);
     assert!(
-        q.cols() == heads * d_k
-            && k.cols() == kv_heads * d_k
-            && v.cols() == kv_heads * d_v
+        fits(q.cols(), heads, d_k)
+            && fits(k.cols(), kv_heads, d_k)
+            && fits(v.cols(), kv_heads, d_v)
             && k.rows() == v.rows()
             && out.rows() == q.rows()
-            && out.cols() == heads * d_v,
+            && fits(out.cols(), heads, d_v),
         "attention of Q {}×{}, K {}×{}, V {}×{} into {}×{} does not fit {shape:?}",
         q.rows(),
         q.cols(),

@@ -6,8 +6,8 @@ use headrow_kernels::Mat;
 use headrow_kernels::attention::{Blocking, attention_blocked, attention_blocked_scratch};
 use headrow_kernels::rows::math;
 use headrow_kernels::{
-    AttentionExtent, AttentionShape, Cpu, Isa, Mask, MatMut, Par, PerHead, Scratch, Segment, Team,
-    attention, attention_scratch, reference,
+    AttentionExtent, AttentionShape, Cpu, Isa, Mask, MatMut, Need, Par, PerHead, Scratch, Segment,
+    Team, attention, attention_scratch, reference,
 };
 use support::{Guarded, Random, every, hash, unless_emulated};
 
@@ -301,8 +301,9 @@ fn instruction_sets_threads_and_block_sizes_do_not_show_in_the_bits() {
                 continue;
             }
             for rows in [1, 2, 5, 7, 24, 84, usize::MAX].into_iter().skip(masks % 2).step_by(2) {
-                for (keys, queries, pack_values) in [(1, 1, 0), (3, 10, 5), (64, 33, 1000)] {
-                    let copy_queries = 20 * keys;
+                let blocks = [(1, 1, 0), (3, 10, 5), (64, 33, 1000), (usize::MAX, 7, 5)];
+                for (keys, queries, pack_values) in blocks {
+                    let copy_queries = keys.saturating_mul(20);
                     let spread = false;
                     let blocking =
                         Blocking { rows, keys, queries, pack_values, copy_queries, spread };
@@ -335,6 +336,8 @@ fn one_query_over_a_long_cache_can_be_spread_over_keys_and_columns() {
                     let bits = team.open(|par| case.run_blocked(cpu, par, &spread));
                     assert_eq!(bits, expected, "{cpu:?}, masks {masks}");
                 }
+                let bits = case.run_blocked(cpu, Par::SERIAL, &spread);
+                assert_eq!(bits, expected, "{cpu:?}, masks {masks}, alone");
                 let lone = Case { segments: case.segments[..1].to_vec(), ..copy(&case) };
                 let blocking = Blocking::new(cpu, 4, &lone.shape, &lone.segments);
                 assert_eq!(blocking.spread, kv_heads < 4);
@@ -624,6 +627,27 @@ fn scratch_for_the_longest_serves_every_shorter_call() {
 fn groups_of_unequal_size_are_refused() {
     let case = Case::new(shape(3, 2, 1, 1), &[(1, 1, None)], 0, &mut Random::new(0));
     case.run(Cpu::detect(), Par::SERIAL);
+}
+
+#[test]
+#[should_panic(expected = "does not fit AttentionShape")]
+fn widths_that_overflow_are_refused() {
+    let x = [1.0; 6];
+    let mut out = [0.0; 2];
+    // Twice this many heads wrap around to 2 columns.
+    let shape = shape((usize::MAX >> 1) + 2, 1, 2, 2);
+    attention(
+        Cpu::detect(),
+        Par::SERIAL,
+        &shape,
+        Mat::new(&x, 1, 2),
+        Mat::new(&x, 3, 2),
+        Mat::new(&x, 3, 2),
+        &[Segment::full(0..1, 0..3)],
+        &Mask::default(),
+        MatMut::new(&mut out, 1, 2),
+        &mut Scratch::new(Need::of::<f32>(1 << 20)).stack(),
+    );
 }
 
 #[test]

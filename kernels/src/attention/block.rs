@@ -381,7 +381,7 @@ impl Call<'_> {
                 by_tile(all.start..shared.start);
             }
             for first in shared.clone().step_by(depth) {
-                let keys = first..shared.end.min(first + depth);
+                let keys = first..shared.end.min(first.saturating_add(depth));
                 product(gemm.tile, 0..rows.count, keys, !at_once || first > shared.start);
             }
             by_tile(shared.end..all.end);

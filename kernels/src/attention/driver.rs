@@ -71,7 +71,7 @@ pub(super) fn run(
     segments: &[Segment],
     stack: &mut Stack<'_>,
 ) {
-    if blocking.spread && segments.iter().all(|s| s.queries.len() <= 1) {
+    if blocking.spread && par.threads() > 1 && segments.iter().all(|s| s.queries.len() <= 1) {
         for segment in segments.iter().filter(|s| !s.queries.is_empty()) {
             spread(call, par, blocking, segment, stack);
         }
@@ -220,7 +220,8 @@ fn spread(
     let end = segment.end_for(0);
     let ld = row_of_scores(nr, end);
     let marks = if call.mask.is_none() { 0 } else { end };
-    let (scores, mut stack) = stack.take::<f32>(heads * ld);
+    let (scores, mut stack) =
+        stack.take::<f32>(heads.checked_mul(ld).expect("scratch size overflows"));
     let (sums, mut stack) = stack.take::<f32>(heads);
     let (seen, mut stack) = stack.take::<usize>(3 * heads);
     let (seen, _) = seen.as_chunks_mut::<3>();

@@ -40,7 +40,9 @@ pub fn attention(
                 let mut error = 0f64;
                 for j in 0..keys {
                     let bias = mask.bias.map_or(0.0, |bias| bias.row(q.rows(), head, row)[j]);
-                    let hidden = segment.diagonal.is_some_and(|d| j as isize - d > i as isize)
+                    let hidden = segment
+                        .diagonal
+                        .is_some_and(|d| (j as isize).saturating_sub(d) > i as isize)
                         || mask.keys.is_some_and(|keys| !keys[segment.keys.start + j])
                         || mask.visible.is_some_and(|v| !v.row(q.rows(), head, row)[j])
                         || bias == f32::NEG_INFINITY;
