@@ -1,6 +1,17 @@
 //! Fused attention: softmax(scale·Q·Kᵀ + bias)·V per head, without the t × s matrix.
 //!
 //! ("Attention Is All You Need", §3.2.1 equation 1, for all heads of §3.2.2 at once.)
+//!
+//! A worker takes some queries of a sequence with all heads of a group and packs the group's keys (and, when
+//! they are met often enough, its values) into panels. Then, block of queries by block: whole rows of scores from
+//! the GEMM kernel, block × s of them; per row the scale, the bias, the true maximum, the exponentials and
+//! their sum in 32 lanes; the weighted values, unnormalised, as one chain of multiply-adds per
+//! element in the order of the keys; one division. No block size, and no split of the work, is part of that
+//! definition, so none shows in the bits.
+//!
+//! Hidden keys are skipped, not multiplied by zero. Keys that no query of a block or a tile sees are not visited;
+//! those that only some rows of a tile see, a few along a diagonal, carry a mark in the weights, the sign
+//! of −0, by which a kernel passes them over.
 
 mod block;
 mod blocking;
@@ -116,6 +127,13 @@ pub struct Mask<'a> {
 ///
 /// Shapes: `q` t×h·d_k, `k` s×h_kv·d_k, `v` s×h_kv·d_v, `out` t×h·d_v, over all segments together.
 /// Rows of `out` that belong to no segment are left alone.
+///
+/// NaN or +∞ among the visible scores of a row, or −∞ alone, makes that row NaN. A visible key of weight 0 is a term
+/// like others: 0·∞ is NaN.
+///
+/// Error, to first order in u = 2⁻²⁴: (4·max_j δ_j + 2(s + 16)·u)·Σ_j p_j|v_j| with normalised p and
+/// δ_j = (d_k + 4)·u·(|scale|·Σ|q·k_j| + |bias_j|). Time O(h·t·s·(d_k + d_v)) over visible keys; memory
+/// for a block of scores and one group's keys and values per worker.
 ///
 /// # Panics
 /// When shapes, segments or masks do not fit together, or `stack` is smaller than [`attention_scratch`].
