@@ -52,6 +52,90 @@ fn the_recorded_bits_appear_on_every_instruction_set_with_any_number_of_threads(
     assert!(wrong.is_empty(), "other bits than recorded:\n{}", wrong.join("\n"));
 }
 
+/// A row operation in place.
+type RowOperation<'a> = (&'a str, &'a dyn Fn(Cpu, Par<'_>, MatMut<'_>));
+
+#[test]
+fn many_rows_are_shared_out_and_each_is_as_alone() {
+    // Enough elements for every worker of the largest team.
+    let (rows, cols) = if emulated() { (200, 97) } else { (700, 97) };
+    let mut rng = Random::new(23);
+    let x = Strided::random(rows, cols, &mut rng);
+    let (gamma, beta) = (rng.vec(cols), rng.vec(cols));
+    let layer = LayerNorm { gamma: &gamma, beta: Some(&beta), epsilon: 1e-5 };
+    let rms = RmsNorm { gamma: &gamma, epsilon: 1e-5 };
+    let copy = |x: &MatMut<'_>| {
+        let rows = (0..x.rows()).flat_map(|i| x.as_ref().row(i).to_vec());
+        rows.collect::<Vec<f32>>()
+    };
+    let operations: [RowOperation<'_>; 14] = [
+        ("exp", &|cpu, par, x| math::exp(cpu, par, x)),
+        ("ln", &|cpu, par, x| math::ln(cpu, par, x)),
+        ("erf", &|cpu, par, x| math::erf(cpu, par, x)),
+        ("tanh", &|cpu, par, x| math::tanh(cpu, par, x)),
+        ("sigmoid", &|cpu, par, x| math::sigmoid(cpu, par, x)),
+        ("GELU", &|cpu, par, x| activate(cpu, par, Activation::GeluErf, x)),
+        ("softmax", &|cpu, par, x| softmax(cpu, par, x)),
+        ("log softmax", &|cpu, par, x| log_softmax(cpu, par, x)),
+        ("masked softmax", &|cpu, par, x| {
+            masked_softmax(cpu, par, 0.7, Visible::Range(3..50), x);
+        }),
+        ("LayerNorm", &|cpu, par, x| {
+            let input = copy(&x);
+            layer_norm(cpu, par, &layer, matrix(&input, x.cols()), x);
+        }),
+        ("add LayerNorm", &|cpu, par, x| {
+            let input = copy(&x);
+            let input = matrix(&input, x.cols());
+            let mut sum = vec![0.0; input.rows() * input.cols()];
+            let sum = MatMut::new(&mut sum, input.rows(), input.cols());
+            add_layer_norm(cpu, par, &layer, input, input, Some(sum), x);
+        }),
+        ("RMSNorm", &|cpu, par, x| {
+            let input = copy(&x);
+            rms_norm(cpu, par, &rms, matrix(&input, x.cols()), x);
+        }),
+        ("add RMSNorm", &|cpu, par, x| {
+            let input = copy(&x);
+            let input = matrix(&input, x.cols());
+            add_rms_norm(cpu, par, &rms, input, input, None, x);
+        }),
+        ("embedding", &|cpu, par, x| {
+            let table = copy(&x);
+            let ids: Vec<u32> = (0..x.rows() as u32).collect();
+            embed(
+                cpu,
+                par,
+                &[Lookup { table: matrix(&table, x.cols()), ids: &ids, scale: 0.3 }],
+                x,
+            );
+        }),
+    ];
+    let bits = |x: &Strided| {
+        let mut values = Vec::new();
+        x.append_to(&mut values);
+        // The payload of a NaN (here the logarithm of a negative number) is not promised.
+        values
+            .iter()
+            .map(|x| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() })
+            .collect::<Vec<u32>>()
+    };
+    for cpu in Cpu::all() {
+        for (name, operation) in operations {
+            let mut alone = Strided(x.0.clone(), rows, cols);
+            for i in 0..rows {
+                operation(cpu, Par::SERIAL, alone.view_mut().rows_range(i..i + 1));
+            }
+            let alone = bits(&alone);
+            for threads in 1..=if emulated() { 2 } else { 8 } {
+                let mut together = Strided(x.0.clone(), rows, cols);
+                Team::new(threads).open(|par| operation(cpu, par, together.view_mut()));
+                assert!(bits(&together) == alone, "{name}, {}, {threads} threads", cpu.isa());
+            }
+        }
+    }
+}
+
 /// What an emulator, or a machine that is known, must detect.
 #[test]
 fn the_expected_instruction_set_is_detected() {
