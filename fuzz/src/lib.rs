@@ -15,8 +15,11 @@ mod values;
 use arbitrary::Unstructured;
 use headrow_kernels::{Need, Par, Team};
 
+/// What a fuzzer calls.
+pub type Target = fn(&[u8]);
+
 /// Every target by name.
-pub const TARGETS: [(&str, fn(&[u8])); 5] = [
+pub const TARGETS: [(&str, Target); 5] = [
     ("attention", attention),
     ("gemm", gemm),
     ("norm", norm),
