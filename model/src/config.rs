@@ -91,7 +91,7 @@ impl Config {
 
     /// d_k = d_v: features of a head.
     pub fn d_head(&self) -> usize {
-        self.d_model / self.heads
+        self.d_model.checked_div(self.heads).unwrap_or(0)
     }
 
     /// Multiply-adds of all layers for one token, beside attention: N·(4d² + 2d·d_ff), or the largest
@@ -130,7 +130,7 @@ impl Config {
             Family::Bert | Family::Roberta => Config::bert(&fields, family)?,
             Family::DistilBert => Config::distilbert(&fields)?,
         };
-        config.check(&fields)?;
+        config.check(place)?;
         Ok(config)
     }
 
@@ -152,7 +152,7 @@ impl Config {
             d_ff: fields.size("intermediate_size", None)?,
             activation,
             activation_word,
-            epsilon: fields.epsilon("layer_norm_eps", 1e-12)?,
+            epsilon: fields.number("layer_norm_eps", 1e-12)? as f32,
             tied: fields.flag("tie_word_embeddings", true)?,
             architectures: fields.words("architectures")?,
             labels: fields.labels()?,
@@ -181,8 +181,10 @@ impl Config {
         })
     }
 
-    /// Relations between the fields. Against the weights they are checked when those are opened.
-    fn check(&self, fields: &Fields<'_>) -> Result<()> {
+    /// Ranges of the fields and relations between them, also of a config that was changed after it was
+    /// read. Against the weights they are checked when those are opened.
+    pub(crate) fn check(&self, place: &str) -> Result<()> {
+        let refused = |field, problem: &str| Err(wrong(place, field, problem));
         let names: [&str; 6] = match self.family {
             Family::DistilBert => [
                 "vocab_size",
@@ -205,23 +207,32 @@ impl Config {
             [self.vocabulary, self.position_rows, self.d_model, self.layers, self.heads, self.d_ff];
         for (name, size) in names.into_iter().zip(sizes) {
             if size == 0 {
-                return Err(fields.wrong(name, "must not be 0"));
+                return refused(name, "must not be 0");
             }
             // Ids, positions and sums of a few sizes then fit their types on every machine.
             if size > u32::MAX as usize {
-                return Err(fields.wrong(name, &format!("{size} is beyond any model")));
+                return refused(name, &format!("{size} is beyond any model"));
             }
         }
         if !self.d_model.is_multiple_of(self.heads) {
             let problem = format!("{} heads do not divide {}", self.heads, self.d_model);
-            return Err(fields.wrong(names[4], &problem));
+            return refused(names[4], &problem);
         }
         if self.max_length() == 0 {
             let problem = format!(
                 "{} rows leave no position from {} on",
                 self.position_rows, self.first_position
             );
-            return Err(fields.wrong(names[1], &problem));
+            return refused(names[1], &problem);
+        }
+        if self.family == Family::Roberta && self.first_position == 0 {
+            return refused("first_position", "0 leaves no row for padding");
+        }
+        // Also once it is rounded to f32.
+        let epsilon = self.epsilon;
+        if !(epsilon > 0.0 && epsilon.is_finite()) {
+            let problem = format!("must be above 0 and finite, found {epsilon}");
+            return refused("layer_norm_eps", &problem);
         }
         Ok(())
     }
@@ -253,8 +264,7 @@ impl<'a> Fields<'a> {
     }
 
     pub(crate) fn wrong(&self, field: &str, problem: &str) -> Error {
-        let (place, field, problem) = (self.place.to_owned(), field.to_owned(), problem.to_owned());
-        Error::Config { place, field, problem }
+        wrong(self.place, field, problem)
     }
 
     pub(crate) fn unsupported(&self, field: &str, value: &str, hint: &str) -> Error {
@@ -305,13 +315,8 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// ε > 0 and finite, also once it is rounded to f32.
-    fn epsilon(&self, field: &str, default: f64) -> Result<f32> {
-        let epsilon = self.typed(field, Some(default), "a number", Value::as_f64)? as f32;
-        if epsilon > 0.0 && epsilon.is_finite() {
-            return Ok(epsilon);
-        }
-        Err(self.wrong(field, &format!("must be above 0 and finite, found {epsilon}")))
+    fn number(&self, field: &str, default: f64) -> Result<f64> {
+        self.typed(field, Some(default), "a number", Value::as_f64)
     }
 
     /// The activation by its exact word: `gelu` is the erf form, not the tanh form.
@@ -342,6 +347,11 @@ impl<'a> Fields<'a> {
             .collect::<Option<Vec<String>>>()
             .ok_or_else(bad)
     }
+}
+
+fn wrong(place: &str, field: &str, problem: &str) -> Error {
+    let (place, field, problem) = (place.to_owned(), field.to_owned(), problem.to_owned());
+    Error::Config { place, field, problem }
 }
 
 /// Text from a file as it may stand in a message: one line, and not a long one.

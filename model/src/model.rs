@@ -100,6 +100,7 @@ impl Model {
     }
 
     fn build(config: Config, checkpoint: &Checkpoint<'_>, options: &LoadOptions) -> Result<Model> {
+        config.check("config")?;
         let cpu = options.cpu()?;
         let parts = bert::load(&config, checkpoint, cpu)?;
         Ok(Model { config, cpu, parts, dtypes: checkpoint.float_types() })

@@ -67,6 +67,39 @@ fn fields_of_a_config_that_make_no_sense_are_refused_by_name() {
 }
 
 #[test]
+fn a_config_that_was_changed_after_it_was_read_is_checked_again() {
+    type Change = fn(&mut Config);
+    let changes: [(&str, &str, Change); 11] = [
+        ("bert", "num_attention_heads", |config| config.heads = 0),
+        ("bert", "num_attention_heads", |config| config.heads = 5),
+        ("distilbert", "n_heads", |config| config.heads = 0),
+        ("bert", "num_hidden_layers", |config| config.layers = 0),
+        ("bert", "hidden_size", |config| config.d_model = 0),
+        ("bert", "max_position_embeddings", |config| config.first_position = usize::MAX),
+        ("roberta", "max_position_embeddings", |config| config.position_rows = 2),
+        ("roberta", "first_position", |config| config.first_position = 0),
+        ("bert", "layer_norm_eps", |config| config.epsilon = 0.0),
+        ("roberta", "layer_norm_eps", |config| config.epsilon = f32::NAN),
+        ("distilbert", "layer_norm_eps", |config| config.epsilon = f32::INFINITY),
+    ];
+    for (family, name, change) in changes {
+        let tiny = Tiny::new(family);
+        let mut config = tiny.config().unwrap();
+        change(&mut config);
+        let error = Model::from_bytes(&config, &file(&tiny.tensors)).unwrap_err();
+        assert!(matches!(&error, Error::Config { field, .. } if field == name), "{error}");
+    }
+    // Types that the file does not have are a matter of its tensors.
+    for (family, types) in [("bert", 0), ("bert", 3), ("distilbert", 1)] {
+        let tiny = Tiny::new(family);
+        let mut config = tiny.config().unwrap();
+        config.token_types = types;
+        let error = Model::from_bytes(&config, &file(&tiny.tensors)).unwrap_err();
+        assert!(matches!(error, Error::Weights { .. }), "{error}");
+    }
+}
+
+#[test]
 fn a_config_that_is_no_json_object_is_refused() {
     let deep = "[".repeat(1 << 20);
     for text in ["", "{", "[]", "7", "\"bert\"", "{\"a\":}", "\u{feff}{}", "{}", &deep] {
