@@ -122,6 +122,15 @@ pub enum Error {
         /// Most tokens of a text.
         maximum: usize,
     },
+    /// A text was refused for another reason, such as a tokenizer that has no token for a word, or a session
+    /// that is too small for it.
+    #[error("text {text}: {source}")]
+    Text {
+        /// Which text of the call.
+        text: usize,
+        /// Why.
+        source: Box<Error>,
+    },
     /// The lengths of a batch do not add up to its ids.
     #[error("{what}: {actual} given, the lengths of the sequences add up to {expected}")]
     Lengths {
@@ -172,6 +181,15 @@ pub enum Error {
 }
 
 impl Error {
+    /// The same error about text `text`, when it does not say so itself.
+    #[cfg(feature = "tokenizers")]
+    pub(crate) fn of_text(self, text: usize) -> Error {
+        match self {
+            Error::TextTooLong { .. } | Error::Text { .. } => self,
+            error => Error::Text { text, source: Box::new(error) },
+        }
+    }
+
     /// The same error with sequences counted from `first`, for one batch of several.
     #[cfg(feature = "tokenizers")]
     pub(crate) fn counted_from(mut self, first: usize) -> Error {

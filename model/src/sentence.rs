@@ -243,7 +243,9 @@ impl SentenceEncoder {
     /// few passes as the session's sizes allow; how they are grouped changes no bit.
     ///
     /// # Errors
-    /// When a text is refused, has more tokens than the session takes, or `out` has the wrong length.
+    /// When a text is refused or has more tokens than the session takes, with its number among `texts`
+    /// ([`Error::Text`], [`Error::TextTooLong`], or as a sequence: [`Error::TokenId`] …); when `out` has
+    /// the wrong length.
     pub fn embed_into<'a, T: Into<Text<'a>>>(
         &self,
         session: &mut Session,
@@ -274,7 +276,21 @@ impl SentenceEncoder {
     ) -> Result<()> {
         let mut group = Group::default();
         for (index, text) in texts.into_iter().enumerate() {
-            let encoding = self.tokenize_nth(index, text.into())?;
+            let maximum = session.max_tokens();
+            let fits = |encoding: Encoding| match encoding.ids.len() {
+                actual if actual > maximum => {
+                    Err(Error::BatchTooLarge { what: "tokens", actual, maximum })
+                }
+                _ => Ok(encoding),
+            };
+            let encoding = match self.tokenize_nth(index, text.into()).and_then(fits) {
+                Ok(encoding) => encoding,
+                Err(error) => {
+                    // Of several texts that are refused the first is told: one before may be waiting.
+                    group.flush(self, session, vector)?;
+                    return Err(error.of_text(index));
+                }
+            };
             let tokens = group.ids.len() + encoding.ids.len();
             let full =
                 tokens > session.max_tokens() || group.lengths.len() + 1 > session.max_sequences();

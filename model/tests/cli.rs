@@ -457,6 +457,33 @@ fn a_tokenizer_of_another_vocabulary_and_weights_that_are_no_numbers_are_told_pe
 }
 
 #[test]
+fn a_text_that_the_tokenizer_refuses_is_named_after_the_records_before_it() {
+    let folder = Folder::new("unknown");
+    let mut tokenizer: Value = serde_json::from_slice(&folder.read("tokenizer.json")).unwrap();
+    tokenizer["model"]["vocab"].as_object_mut().unwrap().remove("[UNK]");
+    tokenizer["added_tokens"].as_array_mut().unwrap().retain(|t| t["content"] != "[UNK]");
+    tokenizer["model"]["vocab"]["dog"] = json!(70000);
+    folder.write("tokenizer.json", tokenizer.to_string());
+    let args = ["embed", "--model", folder.path()];
+    for (input, line, why) in [
+        ("the cat\nλ\nthe bird\n", "line 2: ", "[UNK]"),
+        // Two that are refused, for different reasons: the first counts.
+        ("the cat\nthe dog\nλ\n", "line 2: ", "70000"),
+        ("the cat\nthe bird\nλ\nthe dog\n", "line 3: ", "[UNK]"),
+    ] {
+        let output = run(&args, input.as_bytes());
+        let records = String::from_utf8(output.stdout).unwrap();
+        let refused = refusal(&args, input.as_bytes());
+        assert!(refused.starts_with(&format!("standard input: {line}")), "{refused}");
+        assert!(refused.contains(why), "{refused}");
+        let count = records.lines().count();
+        assert_eq!(line, format!("line {}: ", count + 1));
+        let before: String = input.split_inclusive('\n').take(count).collect();
+        assert_eq!(records, text(&args, before.as_bytes()));
+    }
+}
+
+#[test]
 fn tokenizers_that_their_reader_takes_on_trust_end_in_one_line_too() {
     let folder = Folder::new("tokenizer");
     let whole = folder.read("tokenizer.json");
@@ -549,6 +576,17 @@ fn words(command: &str) -> Vec<String> {
             _ => vec![part.to_owned()],
         })
         .collect()
+}
+
+/// The crate's page is the project's: a package holds only what lies in its folder, so there are two.
+#[test]
+fn the_readme_of_the_crate_is_that_of_the_project() {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
+    let project = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
+    // In the packaged crate there is one only.
+    if let Ok(project) = std::fs::read(project) {
+        assert!(std::fs::read(own).unwrap() == project, "copy README.md to model/README.md");
+    }
 }
 
 #[test]

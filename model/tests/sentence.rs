@@ -313,6 +313,38 @@ fn a_damaged_tokenizer_is_refused() {
 }
 
 #[test]
+fn of_texts_that_are_refused_the_first_is_named_whatever_refuses_it() {
+    let folder = folder("refused");
+    // A tokenizer without a token for unknown words.
+    let mut strict = tokenizer();
+    strict["model"]["vocab"].as_object_mut().unwrap().remove("[UNK]");
+    strict["model"]["vocab"]["zebra"] = json!(tiny::V);
+    strict["added_tokens"].as_array_mut().unwrap().retain(|token| token["content"] != "[UNK]");
+    put(&folder.0, "tokenizer.json", &strict);
+    let encoder = SentenceEncoder::from_dir(&folder.0).unwrap();
+    let mut session = encoder.session(&SessionOptions::default().with_max_tokens(5)).unwrap();
+    let mut refused = |texts: &[&str]| {
+        let mut out = vec![0.0; texts.len() * D];
+        encoder.embed_into(&mut session, texts, &mut out).unwrap_err()
+    };
+    let error = refused(&["a", "a man", "λ", "zebra"]);
+    assert!(
+        matches!(&error, Error::Text { text: 2, source } if matches!(**source, Error::Tokenizer { .. }))
+    );
+    assert!(error.to_string().starts_with("text 2: "), "{error}");
+    let long = "a man a man";
+    assert_eq!(
+        refused(&["a", long, "λ"]).to_string(),
+        "text 1: the batch has 6 tokens, the session was made for 5"
+    );
+    // The third text is refused before the second is run, and yet the second is the first.
+    for last in ["λ", long] {
+        let error = refused(&["a", "zebra", last]);
+        assert!(matches!(error, Error::TokenId { sequence: 1, .. }), "{error}");
+    }
+}
+
+#[test]
 fn ids_beyond_the_vocabulary_of_the_model_name_the_text() {
     let folder = folder("beyond");
     let mut larger = tokenizer();

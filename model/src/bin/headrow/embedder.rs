@@ -74,12 +74,14 @@ impl Embedder {
 
     /// Vectors of the texts before the first that is refused, and the refusal.
     fn batch_up_to_failure(&mut self, texts: &[String]) -> Option<(usize, Error)> {
-        let error = self.batch(texts).err()?;
-        let index = culprit(&error).unwrap_or(0);
-        match self.batch(&texts[..index]) {
-            Ok(()) => Some((index, error)),
-            Err(error) => Some((0, error)),
+        let (mut whole, mut failed) = (texts.len(), None);
+        while whole > 0 {
+            let Err(error) = self.batch(&texts[..whole]) else { break };
+            // What is not about one text (no memory, say) concerns them all.
+            whole = culprit(&error).unwrap_or(0);
+            failed = Some((whole, error));
         }
+        failed
     }
 
     fn batch(&mut self, texts: &[String]) -> Result<(), Error> {
@@ -126,7 +128,7 @@ pub(crate) fn session_options(
 /// Which text of a call is refused.
 fn culprit(error: &Error) -> Option<usize> {
     match error {
-        Error::TextTooLong { text, .. } => Some(*text),
+        Error::TextTooLong { text, .. } | Error::Text { text, .. } => Some(*text),
         Error::TokenId { sequence, .. }
         | Error::TokenType { sequence, .. }
         | Error::EmptySequence { sequence }
@@ -144,6 +146,7 @@ fn explain(name: &str, error: Error) -> String {
         Error::TokenId { id, vocabulary, .. } => {
             format!("{name}: the tokenizer gives id {id}, the model has {vocabulary} words")
         }
+        Error::Text { source, .. } => format!("{name}: {source}"),
         Error::EmptySequence { .. } => format!("{name}: the tokenizer gives no tokens"),
         error if culprit(&error).is_some() => format!("{name}: {error}"),
         error => error.to_string(),
