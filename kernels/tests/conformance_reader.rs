@@ -6,7 +6,7 @@ use conformance::array::Array;
 use conformance::compare::{Tolerance, compare};
 use conformance::einsum::einsum;
 use conformance::tensors::{Kind, Value, f16_to_f32, f32_to_f16};
-use conformance::{Lane, Output, Stop, number, on_every_lane, parse_index};
+use conformance::{Blind, Lane, Output, Stop, number, on_every_lane, parse_index, read_index};
 use headrow_kernels::{Cpu, Par};
 
 fn ramp(shape: &[usize]) -> Array<f32> {
@@ -56,6 +56,17 @@ fn bare_infinities_and_nan_of_python_are_read() {
 }
 
 #[test]
+fn a_folder_without_cases_is_an_error() {
+    let data = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
+    assert!(!read_index(&data.join("onnx_cases")).unwrap().is_empty());
+    assert!(read_index(&data).unwrap_err().contains("index.jsonl"));
+    let empty = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("no_cases");
+    std::fs::create_dir_all(&empty).unwrap();
+    std::fs::write(empty.join("index.jsonl"), "\n\n").unwrap();
+    assert!(read_index(&empty).unwrap_err().contains("0 cases run"));
+}
+
+#[test]
 fn arrays_are_permuted_broadcast_and_joined() {
     let x = ramp(&[2, 3]);
     assert_eq!(x.transposed(), Array::new(&[3, 2], vec![0.0, 3.0, 1.0, 4.0, 2.0, 5.0]));
@@ -91,11 +102,16 @@ fn einstein_sums_are_products_sums_and_diagonals() {
 #[test]
 fn a_comparison_fails_where_it_must() {
     let tolerance = Tolerance { absolute: 1e-6, relative: 1e-3 };
-    let check = |got: &[f32], want: &[f64], kind, blind: bool| {
+    let compared = |got: &[f32], want: &[f64], kind, blind, overflow: Option<&[bool]>| {
         let value = Array::new(&[got.len()], got.to_vec());
-        let output = Output { value, blind: blind.then(|| Array::full(&[1], true)) };
+        let output = Output { value, blind: Some(Array::full(&[1], blind)) };
         let want = Value::Float(Array::new(&[want.len()], want.to_vec()));
-        compare("y", &output, &want, kind, tolerance)
+        let overflow = overflow.map(|marks| Array::new(&[marks.len()], marks.to_vec()));
+        compare("y", &output, &want, kind, tolerance, overflow.as_ref())
+    };
+    let check = |got: &[f32], want: &[f64], kind, blind: bool| {
+        let blind = if blind { Blind::Exactly(0.0) } else { Blind::No };
+        compared(got, want, kind, blind, None)
     };
     let f32 = Kind::F32;
     assert_eq!(check(&[1.0, -2.0], &[1.0009, -2.0], f32, false), Ok(()));
@@ -108,12 +124,26 @@ fn a_comparison_fails_where_it_must() {
     assert!(check(&[0.0], &[f64::NAN], f32, false).is_err());
     assert_eq!(check(&[0.0], &[f64::NAN], f32, true), Ok(()));
     assert!(check(&[f32::NAN], &[0.0], f32, true).is_err());
+    // And only when it is the number owed.
+    let blind = |got: f32, blind: Blind| compared(&[got], &[f64::NAN], f32, blind, None);
+    assert!(blind(1e-30, Blind::Exactly(0.0)).is_err());
+    assert!(blind(f32::NAN, Blind::Exactly(0.0)).is_err());
+    assert_eq!(blind(0.5, Blind::Exactly(0.5)), Ok(()));
+    assert_eq!(blind(0.5, Blind::InSomeHeads), Ok(()));
+    assert!(blind(f32::NAN, Blind::InSomeHeads).is_err());
+    // Sums that overflow on their way excuse their own elements and no others.
+    let overflow =
+        |got: &[f32], marks: &[bool]| compared(got, &[1e30, 2.0], f32, Blind::No, Some(marks));
+    assert_eq!(overflow(&[f32::NAN, 2.0], &[true, false]), Ok(()));
+    assert!(overflow(&[f32::NAN, 3.0], &[true, false]).is_err());
+    assert!(overflow(&[f32::NAN, f32::NAN], &[true, false]).is_err());
+    assert!(overflow(&[1e30, 2.0], &[true]).is_err(), "shapes");
     assert_eq!(check(&[1.0 + 1.0 / 256.0], &[1.0], Kind::Bf16, false), Ok(()));
     assert!(check(&[1.0 + 1.0 / 256.0], &[1.0], f32, false).is_err());
     // A record of integers is none of a kernel in f32.
     let output = Output::from(Array::scalar(1.0));
     let ints = Value::Int(Array::scalar(1));
-    assert!(compare("y", &output, &ints, Kind::Int, tolerance).is_err());
+    assert!(compare("y", &output, &ints, Kind::Int, tolerance, None).is_err());
 }
 
 #[test]

@@ -6,7 +6,7 @@ mod support;
 use headrow::Model;
 use std::path::Path;
 use std::sync::Arc;
-use support::{Comparison, Outcome, compare_model, run};
+use support::{Comparison, Outcome, compare_model, run, run_all};
 
 #[test]
 fn the_folders_kept_with_the_tests_agree_with_their_records() {
@@ -17,6 +17,13 @@ fn the_folders_kept_with_the_tests_agree_with_their_records() {
             Outcome::Fail(why) | Outcome::Skip(why) => panic!("{name}: {why}"),
         }
     }
+}
+
+#[test]
+#[should_panic(expected = "no folder with a golden.json, 0 cases run")]
+fn a_folder_without_records_is_no_success() {
+    // A folder with files and folders, none of them a record.
+    run_all(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
 }
 
 #[test]

@@ -62,9 +62,27 @@ pub(crate) struct Lane<'a> {
 /// What a case computes at one of its output places.
 pub(crate) struct Output {
     pub(crate) value: Array<f32>,
-    /// Elements that belong to a query without any visible key, where the policies differ: zeros (or what
-    /// follows from them) with us, NaN in references that divide 0 by 0.
-    pub(crate) blind: Option<Array<bool>>,
+    /// Elements that belong to a query without any visible key; the shape broadcasts to that of the value.
+    pub(crate) blind: Option<Array<Blind>>,
+}
+
+/// What is owed where the record holds NaN because a query sees no key. The policies differ there: zeros, and
+/// what follows from them, with us, NaN in references that divide 0 by 0.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Blind {
+    /// The query sees keys: NaN is owed where NaN is recorded.
+    No,
+    /// Exactly this number.
+    Exactly(f32),
+    /// Some heads see keys and others do not, so that the record says nothing about the sum over them.
+    InSomeHeads,
+}
+
+impl Blind {
+    /// For the result of attention itself.
+    pub(crate) fn zeros(blind: &Array<bool>) -> Array<Blind> {
+        blind.map(|blind| if blind { Blind::Exactly(0.0) } else { Blind::No })
+    }
 }
 
 impl From<Array<f32>> for Output {
@@ -204,6 +222,16 @@ fn folder(variable: &str, sample: &str) -> PathBuf {
     }
 }
 
+/// The rows of a folder's index. A folder without cases is an error: a wrong path must not look like success.
+pub(crate) fn read_index(folder: &Path) -> Result<Vec<Json>, String> {
+    let index = folder.join("index.jsonl");
+    let text = std::fs::read_to_string(&index).map_err(|e| format!("{}: {e}", index.display()))?;
+    match parse_index(&text)? {
+        rows if rows.is_empty() => Err(format!("{}: no case in it, 0 cases run", index.display())),
+        rows => Ok(rows),
+    }
+}
+
 /// Runs every case of a folder and reports: `name ok|FAIL|skip (reason)` each, then the counts.
 pub(crate) fn run_suite(
     suite: &str,
@@ -212,12 +240,7 @@ pub(crate) fn run_suite(
 ) -> ExitCode {
     let Some(arguments) = Arguments::parse() else { return ExitCode::SUCCESS };
     let folder = folder(variable, suite);
-    let index = folder.join("index.jsonl");
-    let cases = match std::fs::read_to_string(&index) {
-        Ok(text) => parse_index(&text),
-        Err(e) => Err(format!("{}: {e}", index.display())),
-    };
-    let cases = match cases {
+    let cases = match read_index(&folder) {
         Ok(cases) => cases,
         Err(e) => {
             eprintln!("{suite}: {e}");

@@ -3,7 +3,7 @@
 use super::conformance::array::Array;
 use super::conformance::attention::Problem;
 use super::conformance::tensors::Value;
-use super::conformance::{Lane, Output, Stop, decoders};
+use super::conformance::{Blind, Lane, Output, Stop, decoders};
 use super::{Inputs, Node};
 
 /// batch × t × (heads · d) becomes batch × heads × t × d; four dimensions stay.
@@ -78,7 +78,7 @@ pub(crate) fn attention(node: &Node, inputs: &Inputs, lane: Lane<'_>) -> Result<
         blind = blind_flat.reshape(&[batch, t, heads * d_v]);
         y = y.permute(&[0, 2, 1, 3]).reshape(&[batch, t, heads * d_v]);
     }
-    let y = Output { value: y, blind: Some(blind) };
+    let y = Output { value: y, blind: Some(Blind::zeros(&blind)) };
     Ok(vec![y, problem.k.into(), problem.v.into()])
 }
 

@@ -145,7 +145,8 @@ fn run(folder: &Path, json: &Json) -> Result<(), Stop> {
                 for (slot, output) in outputs.iter().enumerate() {
                     let Some(place) = wanted(slot) else { continue };
                     let want = tensors.get(&place.key)?;
-                    compare(&place.name, output, &want, Kind::parse(&place.dtype)?, tolerance)?;
+                    let kind = Kind::parse(&place.dtype)?;
+                    compare(&place.name, output, &want, kind, tolerance, None)?;
                 }
                 let unchecked = (outputs.len()..node.outputs.len()).find_map(wanted);
                 unchecked.map_or(Ok(()), |place| {
@@ -159,7 +160,8 @@ fn run(folder: &Path, json: &Json) -> Result<(), Stop> {
         |outputs| {
             for (output, place) in outputs.iter().zip(&case.outputs) {
                 let kind = Kind::parse(&place.dtype)?;
-                compare("the graph", output, &tensors.get(&place.key)?, kind, tolerance)?;
+                let want = tensors.get(&place.key)?;
+                compare("the graph", output, &want, kind, tolerance, None)?;
             }
             Ok(())
         },

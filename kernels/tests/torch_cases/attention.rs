@@ -5,7 +5,7 @@ use super::conformance::array::{Array, common_shape};
 use super::conformance::attention::Problem;
 use super::conformance::ops::Operand;
 use super::conformance::tensors::Value;
-use super::conformance::{Lane, Output, Stop, training};
+use super::conformance::{Blind, Lane, Output, Stop, training};
 
 /// A mask as it is given, of truth values or of numbers to add, or none.
 type EitherMask = (Option<Array<bool>>, Option<Array<f32>>);
@@ -96,7 +96,7 @@ pub(crate) fn scaled_dot_product_attention(
         _ => [&outer[..], &[heads, t]].concat(),
     };
     let shape_of = |width| [&shape[..], &[width]].concat();
-    let blind = Some(problem.blind().reshape(&shape_of(1)));
+    let blind = Some(Blind::zeros(&problem.blind()).reshape(&shape_of(1)));
     Ok(vec![Output { value: problem.run(lane).reshape(&shape_of(d_v)), blind }])
 }
 
@@ -148,33 +148,48 @@ pub(crate) fn multi_head_attention(call: &Call<'_>, lane: Lane<'_>) -> Result<Ve
         diagonals: None,
     };
     let heads_out = problem.run(lane).permute(&[2, 0, 1, 3]).reshape(&[t * batch, d_model]);
+    let blind = problem.blind().reshape(&[batch, heads, t]);
+    let blind_head = |b: usize, i: usize, h: usize| blind.data()[(b * heads + h) * t + i];
+    // A head that sees nothing gives zeros, also where the others see something.
+    for (row, x) in heads_out.data().chunks(d_model.max(1)).enumerate() {
+        let zero = |h: usize| x[h * d_k..(h + 1) * d_k].iter().all(|&x| x == 0.0);
+        if (0..heads).any(|h| blind_head(row % batch, row / batch, h) && !zero(h)) {
+            return Err(Stop::fail("a head without visible keys is not 0"));
+        }
+    }
     let weight = call.tensor("out_proj_weight")?;
     let weight = Operand { matrix: &weight, transposed: true };
     let bias = call.optional("out_proj_bias")?;
     let out = lane.gemm_with(Operand::from(&heads_out), weight, bias.as_ref(), 1.0, 1.0);
     let width = out.shape()[1];
 
-    // In PyTorch a query without keys is NaN, and through the output projection so is its whole row.
-    let blind = problem.blind().reshape(&[batch, heads, t]);
-    let any_head = |b: usize, i: usize| (0..heads).any(|h| blind.data()[(b * heads + h) * t + i]);
-    let rows: Vec<bool> = (0..t * batch).map(|row| any_head(row % batch, row / batch)).collect();
+    // In PyTorch a query without keys is NaN, and through the output projection so is its whole row. With us
+    // zeros are projected, which leaves the bias.
+    let row_is =
+        |b: usize, i: usize, x: f32| match (0..heads).filter(|&h| blind_head(b, i, h)).count() {
+            0 => Blind::No,
+            n if n == heads => Blind::Exactly(x),
+            _ => Blind::InSomeHeads,
+        };
+    let elements = (0..t * batch).flat_map(|row| (0..width).map(move |j| (row, j)));
+    let bias_at = |j: usize| bias.as_ref().map_or(0.0, |bias| bias.data()[j]);
+    let rows: Vec<Blind> =
+        elements.map(|(row, j)| row_is(row % batch, row / batch, bias_at(j))).collect();
     let shape = |width| if batched { vec![t, batch, width] } else { vec![t, width] };
-    let out = Output {
-        value: out.reshape(&shape(width)),
-        blind: Some(Array::new(&shape(1), rows.clone())),
-    };
+    let out =
+        Output { value: out.reshape(&shape(width)), blind: Some(Array::new(&shape(width), rows)) };
     if !call.flag("need_weights", true)? {
         return Ok(vec![out]);
     }
     let s = k.shape()[1];
     let weights = if call.flag("average_attn_weights", true)? {
-        let by_batch: Vec<bool> = (0..batch * t).map(|row| any_head(row / t, row % t)).collect();
+        let by_batch = (0..batch * t).map(|row| row_is(row / t, row % t, 0.0)).collect();
         let shape = |s| if batched { vec![batch, t, s] } else { vec![t, s] };
         let mean = problem.mean_weights(lane).reshape(&shape(s));
         Output { value: mean, blind: Some(Array::new(&shape(1), by_batch)) }
     } else {
         let shape = |s| if batched { vec![batch, heads, t, s] } else { vec![heads, t, s] };
-        let blind = Some(blind.reshape(&shape(1)));
+        let blind = Some(Blind::zeros(&blind).reshape(&shape(1)));
         Output { value: problem.weights(lane).reshape(&shape(s)), blind }
     };
     Ok(vec![out, weights])

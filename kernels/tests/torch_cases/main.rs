@@ -51,13 +51,16 @@ fn run(folder: &Path, json: &Json) -> Result<(), Stop> {
         |lane| operator(&case.op, &call, lane),
         |outputs| {
             let largest = magnitude(&tensors.get("out")?);
+            let sums = call.sums(&case.op)?;
+            let overflow = sums.as_ref().map(|sums| sums.map(f32::is_infinite));
             for (place, output) in outputs.iter().enumerate() {
                 let key = if place == 0 { "out".to_owned() } else { format!("out.{place}") };
                 if place > 0 && !tensors.has(&key) {
                     continue;
                 }
                 let want = tensors.get(&key)?;
-                compare(&key, output, &want, Kind::F32, tolerance(&case, &call, &want, largest)?)?;
+                let tolerance = tolerance(&case, sums.as_ref(), &want, largest);
+                compare(&key, output, &want, Kind::F32, tolerance, overflow.as_ref())?;
             }
             match tensors.has(&format!("out.{}", outputs.len().max(1))) && case.multi_output {
                 true => Err(Stop::fail("an output was not computed")),
@@ -82,9 +85,11 @@ const SMALLEST: f64 = f32::from_bits(1) as f64;
 /// The values of an elementary function may span all of f32, so there a bound on the whole says nothing
 /// about the small ones: each value is held to a few roundings of itself. Erf and the activations, which
 /// vanish on one side, may also miss by PyTorch's error or a rounding of 1.
-fn tolerance(case: &Case, call: &Call<'_>, want: &Value, largest: f64) -> Result<Tolerance, Stop> {
+///
+/// `sums` are those of [`Call::sums`]: sums that cancel still carry the roundings of their terms.
+fn tolerance(case: &Case, sums: Option<&Array<f32>>, want: &Value, largest: f64) -> Tolerance {
     let own = number(&case.f32_err).filter(|error| error.is_finite()).unwrap_or(0.0);
-    Ok(match case.op.trim_start_matches("nn.functional.") {
+    match case.op.trim_start_matches("nn.functional.") {
         "exp" | "log" | "relu" | "sigmoid" | "tanh" | "embedding" => {
             Tolerance { absolute: SMALLEST, relative: 8.0 * ROUNDING }
         }
@@ -97,11 +102,12 @@ fn tolerance(case: &Case, call: &Call<'_>, want: &Value, largest: f64) -> Result
             // their result, gets its share.
             let share = if largest > magnitude { magnitude / largest } else { 1.0 };
             let own = f64::min(8.0 * own * share, magnitude / 1024.0);
-            let summed = 2.0 * ROUNDING * call.magnitude_of_sums(&case.op)?;
+            let sums = sums.into_iter().flat_map(Array::data).filter(|x| x.is_finite());
+            let summed = 2.0 * ROUNDING * sums.fold(0.0, |max, &x| f64::max(max, x.into()));
             let few = f64::max(8.0 * ROUNDING * magnitude, summed) + 8.0 * SMALLEST;
             Tolerance { absolute: f64::max(own, few), relative: 0.0 }
         }
-    })
+    }
 }
 
 /// Names of an operator's parameters in order, as PyTorch documents them.
@@ -215,22 +221,21 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Of a matrix product the largest finite element of |A|·|B|, else 0: sums that cancel still carry
-    /// the roundings of their terms. Infinite where finite terms may leave f32 on their way.
-    fn magnitude_of_sums(&self, op: &str) -> Result<f64, Stop> {
+    /// Of a matrix product |A|·|B|. An element is infinite where finite terms may leave f32 on their way,
+    /// and nowhere else: with operands that are not finite, infinities say nothing and become NaN.
+    fn sums(&self, op: &str) -> Result<Option<Array<f32>>, Stop> {
         let (a, b) = match op.trim_start_matches("nn.functional.") {
             "linear" => {
                 let weight = self.tensor("weight")?;
                 (self.tensor("x")?, if weight.rank() == 2 { weight.transposed() } else { weight })
             }
             _ if parameters(op).contains(&"b") => (self.tensor("a")?, self.tensor("b")?),
-            _ => return Ok(0.0),
+            _ => return Ok(None),
         };
         let finite = a.data().iter().chain(b.data()).all(|x| x.is_finite());
         let lane = Lane { cpu: Cpu::detect(), par: Par::SERIAL, packed: false };
         let sums = lane.matmul(&a.map(f32::abs), &b.map(f32::abs))?;
-        let counted = sums.data().iter().filter(|x| finite || x.is_finite());
-        Ok(counted.fold(0.0, |max, &x| f64::max(max, x.into())))
+        Ok(Some(sums.map(|x| if finite || x.is_finite() { x } else { f32::NAN })))
     }
 
     /// A computation type other than f32 is refused unless it is the wider one, in which the record of

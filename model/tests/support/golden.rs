@@ -17,13 +17,15 @@ pub(crate) enum Outcome {
     Skip(String),
 }
 
-/// Prints a line per folder of `dir` and a count; gives the number of failures.
+/// Prints a line per folder of `dir` and a count; gives the number of failures. Panics when there is nothing
+/// to compare with: a wrong path must not look like success.
 pub(crate) fn run_all(dir: &Path) -> usize {
     let entries =
         std::fs::read_dir(dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
     let mut folders: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
     folders.retain(|folder| folder.join("golden.json").is_file());
     folders.sort();
+    assert!(!folders.is_empty(), "{}: no folder with a golden.json, 0 cases run", dir.display());
     println!();
     let (mut passed, mut failed, mut skipped) = (0, 0, 0);
     for folder in folders {
