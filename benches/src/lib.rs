@@ -1,8 +1,9 @@
-//! What the measurements share: the machine's peak, interleaved timing, tables.
+//! What the measurements share: the machine's peak, interleaved timing, options.
 //!
 //! On a machine that others use too, only what runs in the same moment can be compared: contenders take turns
 //! in short slices ([`race`]), the peak ([`peak`]) among them, and both the median and the minimum are told.
 
+pub mod options;
 pub mod peak;
 pub mod race;
 

@@ -8,81 +8,38 @@
 //! peak of that many threads; a causal mask counts half the operations. The last four options
 //! replace block sizes.
 
+use clap::Parser;
+use headrow_benches::options::{Common, pair, values};
 use headrow_benches::{Contender, Times, peak, race};
 use headrow_kernels::attention::{Blocking, attention_blocked, attention_blocked_scratch};
 use headrow_kernels::{
-    AttentionExtent, AttentionShape, Cpu, Isa, Mask, Mat, MatMut, Par, Scratch, Segment, Team,
+    AttentionExtent, AttentionShape, Mask, Mat, MatMut, Par, Scratch, Segment, Team,
 };
-use std::time::Duration;
 
+#[derive(clap::Parser)]
 struct Options {
-    threads: usize,
-    cpu: Cpu,
+    #[command(flatten)]
+    common: Common,
+    /// Heads and their width.
+    #[arg(long, value_delimiter = ',', value_parser = pair, default_value = "12x64,12x32")]
     heads: Vec<(usize, usize)>,
+    /// Tokens of the sequence.
+    #[arg(long = "n", value_delimiter = ',', default_value = "8,16,32,64,128,256,512,2048")]
     lengths: Vec<usize>,
-    rounds: usize,
-    slice: Duration,
+    #[arg(long)]
     rows: Option<usize>,
+    #[arg(long)]
     keys: Option<usize>,
+    #[arg(long)]
     queries: Option<usize>,
+    #[arg(long)]
     pack: Option<usize>,
 }
 
-fn options() -> Options {
-    let mut options = Options {
-        threads: 1,
-        cpu: Cpu::detect(),
-        heads: vec![(12, 64), (12, 32)],
-        lengths: vec![8, 16, 32, 64, 128, 256, 512, 2048],
-        rounds: 15,
-        slice: Duration::from_millis(3),
-        rows: None,
-        keys: None,
-        queries: None,
-        pack: None,
-    };
-    let mut arguments = std::env::args().skip(1);
-    while let Some(name) = arguments.next() {
-        let value = arguments.next().unwrap_or_else(|| panic!("{name} needs a value"));
-        let number = || value.parse::<usize>().unwrap_or_else(|_| panic!("{name} {value}"));
-        match name.as_str() {
-            "--threads" => options.threads = number(),
-            "--rounds" => options.rounds = number(),
-            "--slice" => options.slice = Duration::from_millis(number() as u64),
-            "--rows" => options.rows = Some(number()),
-            "--keys" => options.keys = Some(number()),
-            "--queries" => options.queries = Some(number()),
-            "--pack" => options.pack = Some(number()),
-            "--isa" => {
-                let isa: Isa = value.parse().unwrap_or_else(|error| panic!("{error}"));
-                options.cpu = Cpu::with_isa(isa).unwrap_or_else(|| panic!("no {isa} here"));
-            }
-            "--n" => options.lengths = value.split(',').map(|n| n.parse().unwrap()).collect(),
-            "--heads" => {
-                let shape = |s: &str| {
-                    let (heads, width) = s.split_once('x').expect("heads x width");
-                    (heads.parse().unwrap(), width.parse().unwrap())
-                };
-                options.heads = value.split(',').map(shape).collect();
-            }
-            _ => panic!("unknown option {name}"),
-        }
-    }
-    options
-}
-
-fn values(len: usize, seed: u32) -> Vec<f32> {
-    let mut state = seed;
-    let mut next = || {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
-    };
-    (0..len).map(|_| next()).collect()
-}
-
 fn main() {
-    let options = options();
-    let Options { threads, cpu, rounds, slice, .. } = options;
+    let options = Options::parse();
+    let Common { threads, rounds, .. } = options.common;
+    let (cpu, slice) = (options.common.cpu(), options.common.slice());
     println!("{cpu}, {threads} thread(s); µs and % of peak, median/best");
     println!("{:>6} {:>5}  {:>25} {:>25}  GFLOP/s of one core", "heads", "n", "full", "causal");
     for &(heads, width) in &options.heads {

@@ -7,83 +7,51 @@
 //! Shapes are K×N. B is prepacked for us, row-major for the others. Each cell is the median (and, after
 //! the stroke, the best) percentage of the peak of that many threads.
 
+use clap::Parser;
 use gemm::Parallelism;
+use headrow_benches::options::{Common, pair, values};
 use headrow_benches::{Contender, Times, peak, race};
 use headrow_kernels::gemm::{Blocking, gemm_blocked};
 use headrow_kernels::{
-    Activation, Cpu, Epilogue, Isa, Mat, MatMut, Need, PackedB, Par, Scratch, Team, Write,
+    Activation, Epilogue, Mat, MatMut, Need, PackedB, Par, Scratch, Team, Write,
 };
 use std::cell::RefCell;
-use std::time::Duration;
 
+#[derive(clap::Parser)]
 struct Options {
-    threads: usize,
-    cpu: Cpu,
+    #[command(flatten)]
+    common: Common,
+    /// Rows of A.
+    #[arg(
+        long = "m",
+        value_delimiter = ',',
+        default_value = "1,2,3,4,5,6,7,8,12,16,32,64,128,256,512"
+    )]
     rows: Vec<usize>,
+    /// K×N.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_parser = pair,
+        default_value = "384x384,384x1536,1536x384,768x768,768x3072,3072x768"
+    )]
     shapes: Vec<(usize, usize)>,
-    rounds: usize,
-    slice: Duration,
+    #[arg(long)]
     mc: Option<usize>,
+    #[arg(long)]
     kc: Option<usize>,
-    peers: bool,
+    /// 0 leaves the other crates out.
+    #[arg(long, default_value_t = 1)]
+    peers: usize,
+    /// bias, gelu or residual.
+    #[arg(long, default_value = "")]
     epilogue: String,
 }
 
-fn options() -> Options {
-    let mut options = Options {
-        threads: 1,
-        cpu: Cpu::detect(),
-        rows: vec![1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 32, 64, 128, 256, 512],
-        shapes: vec![(384, 384), (384, 1536), (1536, 384), (768, 768), (768, 3072), (3072, 768)],
-        rounds: 15,
-        slice: Duration::from_millis(3),
-        mc: None,
-        kc: None,
-        peers: true,
-        epilogue: String::new(),
-    };
-    let mut arguments = std::env::args().skip(1);
-    while let Some(name) = arguments.next() {
-        let value = arguments.next().unwrap_or_else(|| panic!("{name} needs a value"));
-        let number = || value.parse::<usize>().unwrap_or_else(|_| panic!("{name} {value}"));
-        match name.as_str() {
-            "--threads" => options.threads = number(),
-            "--mc" => options.mc = Some(number()),
-            "--kc" => options.kc = Some(number()),
-            "--peers" => options.peers = number() != 0,
-            "--epilogue" => options.epilogue = value,
-            "--rounds" => options.rounds = number(),
-            "--slice" => options.slice = Duration::from_millis(number() as u64),
-            "--isa" => {
-                let isa: Isa = value.parse().unwrap_or_else(|error| panic!("{error}"));
-                options.cpu = Cpu::with_isa(isa).unwrap_or_else(|| panic!("no {isa} here"));
-            }
-            "--m" => options.rows = value.split(',').map(|m| m.parse().unwrap()).collect(),
-            "--shapes" => {
-                let shape = |s: &str| {
-                    let (k, n) = s.split_once('x').expect("KxN");
-                    (k.parse().unwrap(), n.parse().unwrap())
-                };
-                options.shapes = value.split(',').map(shape).collect();
-            }
-            _ => panic!("unknown option {name}"),
-        }
-    }
-    options
-}
-
-fn values(len: usize, seed: u32) -> Vec<f32> {
-    let mut state = seed;
-    let mut next = || {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
-    };
-    (0..len).map(|_| next()).collect()
-}
-
 fn main() {
-    let Options { threads, cpu, rows, shapes, rounds, slice, mc, kc, peers, epilogue: after } =
-        options();
+    let Options { common, rows, shapes, mc, kc, peers, epilogue: after } = Options::parse();
+    let (cpu, slice, peers) = (common.cpu(), common.slice(), peers != 0);
+    let Common { threads, rounds, .. } = common;
     println!("{cpu}, {threads} thread(s); % of peak, median/best");
     // The `gemm` crate takes its threads from the current rayon pool.
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
