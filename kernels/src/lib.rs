@@ -34,7 +34,7 @@ pub use attention::{
 pub use cpu::{Cpu, Isa};
 pub use embedding::{Lookup, embed};
 pub use gemm::{Epilogue, Left, LeftKind, PackedB, Right, RightKind, Write, gemm, gemm_scratch};
-pub use par::{Par, Team};
+pub use par::{Cancel, Par, Team};
 pub use rows::activation::{Activation, activate};
 pub use rows::norm::{LayerNorm, RmsNorm, add_layer_norm, add_rms_norm, layer_norm, rms_norm};
 pub use rows::softmax::{Visible, log_softmax, masked_softmax, softmax};

@@ -22,17 +22,13 @@ use crate::view::MatMut;
 /// Elements that one core handles in about the time of handing work to another: less stays on the caller.
 const GRAIN: usize = 1 << 13;
 
-/// Rows of `cols` elements that make a chunk worth handing out.
-fn rows_per_chunk(cols: usize) -> usize {
-    GRAIN.div_ceil(cols.max(1))
+/// Rows of `cols` elements that make a chunk worth handing out; all of them when nobody asks for chunks.
+fn rows_per_chunk(par: Par<'_>, rows: usize, cols: usize) -> usize {
+    if par.wants_chunks() { GRAIN.div_ceil(cols.max(1)) } else { rows }
 }
 
 /// `work(first_row, block)` over the rows of `x`, shared out when there is enough of it.
 pub(crate) fn for_rows(par: Par<'_>, x: MatMut<'_>, work: &(dyn Fn(usize, MatMut<'_>) + Sync)) {
-    let grain = rows_per_chunk(x.cols());
-    if par.threads() == 1 || x.rows() <= grain {
-        work(0, x);
-    } else {
-        par.for_rows(x, grain, work);
-    }
+    let grain = rows_per_chunk(par, x.rows(), x.cols());
+    par.for_rows(x, grain, work);
 }

@@ -26,6 +26,10 @@ pub struct Blocking {
 const KC: usize = 1024;
 /// Multiply-adds that one thread does sooner than it could share them out.
 const WORTH_SHARING: usize = 1 << 17;
+/// Multiply-adds in about half a millisecond of one core.
+const SHORT: usize = 1 << 25;
+/// Reading an element of B from main memory takes a core as long as this many multiply-adds.
+const ROWS_PER_READ: usize = 24;
 /// Chunks per worker: enough that a late or slow one leaves little for the others to wait for.
 const CHUNKS_PER_WORKER: usize = 4;
 
@@ -51,6 +55,14 @@ impl Blocking {
             chunk_cols = n.div_ceil(chunks.div_ceil(m.div_ceil(mc)));
         }
         Blocking { mc, kc, nc, chunk_rows, chunk_cols, direct_rows: 2 * mr }.checked(cpu)
+    }
+
+    /// The same in chunks that take a core about half a millisecond at most, for a product that may be given up
+    /// between them. Chunks do not show in the scratch memory.
+    pub(crate) fn in_short_chunks(self, cpu: Cpu, k: usize) -> Blocking {
+        let chunk_rows = self.chunk_rows.min(self.mc);
+        let most = SHORT / (chunk_rows + ROWS_PER_READ) / k.max(1);
+        Blocking { chunk_rows, chunk_cols: self.chunk_cols.min(most), ..self }.checked(cpu)
     }
 
     /// The same with every size at least 1, and columns in whole panels.

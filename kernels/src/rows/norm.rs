@@ -155,18 +155,14 @@ fn run(
         "ε = {} is not positive and finite",
         norm.epsilon
     );
-    let grain = rows_per_chunk(cols);
+    let grain = rows_per_chunk(par, rows, cols);
     let kernel = cpu.table.rows.norm;
     match sum {
-        None if par.threads() == 1 || rows <= grain => kernel(&norm, x, residual, None, out),
         None => par.for_rows(out, grain, &|first, out| {
             let rows = first..first + out.rows();
             let residual = residual.map(|residual| residual.rows_range(rows.clone()));
             kernel(&norm, x.rows_range(rows), residual, None, out);
         }),
-        Some(sum) if par.threads() == 1 || rows <= grain => {
-            kernel(&norm, x, residual, Some(sum), out);
-        }
         Some(sum) => par.for_rows_of_two(sum, out, grain, &|first, sum, out| {
             let rows = first..first + out.rows();
             let residual = residual.map(|residual| residual.rows_range(rows.clone()));
