@@ -4,4 +4,5 @@
 
 pub mod attention;
 pub mod gemm;
+pub mod rope;
 pub mod rows;

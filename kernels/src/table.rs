@@ -3,6 +3,7 @@
 use crate::arch;
 use crate::cpu::Isa;
 use crate::gemm::epilogue::{self, Finish};
+use crate::rope::{self, Turn};
 use crate::rows::activation::{self, Activation};
 use crate::rows::math::{self, Function};
 use crate::rows::norm::{self, Norm};
@@ -98,6 +99,8 @@ pub(crate) struct RowKernels {
     pub(crate) masked_softmax: fn(&Scores<'_>, &mut [f32]),
     pub(crate) exp_scores: fn(&Scores<'_>, &mut [f32]) -> f32,
     pub(crate) finish: fn(&mut [f32], &Finish<'_>),
+    pub(crate) rope: fn(&Turn<'_>, &mut [f32]),
+    pub(crate) gate: fn(Activation, Mat<'_>, Mat<'_>, MatMut<'_>),
     pub(crate) norm: fn(&Norm<'_>, Mat<'_>, Option<Mat<'_>>, Option<MatMut<'_>>, MatMut<'_>),
 }
 
@@ -141,6 +144,15 @@ macro_rules! row_kernels {
             epilogue::finish_kernel(row, how)
         }
         $(#[target_feature(enable = $features)])?
+        fn rope(turn: &Turn<'_>, row: &mut [f32]) {
+            rope::kernel(turn, row)
+        }
+        $(#[target_feature(enable = $features)])?
+        fn gate(activation: Activation, gate: Mat<'_>, up: Mat<'_>, out: MatMut<'_>) {
+            let simd = $token;
+            activation::gate_kernel(simd, activation, gate, up, out)
+        }
+        $(#[target_feature(enable = $features)])?
         fn norm(
             how: &Norm<'_>,
             x: Mat<'_>,
@@ -169,6 +181,10 @@ macro_rules! row_kernels {
             exp_scores: |scores, row| unsafe { exp_scores(scores, row) },
             // SAFETY: as above.
             finish: |row, how| unsafe { finish(row, how) },
+            // SAFETY: as above.
+            rope: |turn, row| unsafe { rope(turn, row) },
+            // SAFETY: as above.
+            gate: |activation, x, up, out| unsafe { gate(activation, x, up, out) },
             // SAFETY: as above.
             norm: |how, x, residual, sum, out| unsafe { norm(how, x, residual, sum, out) },
         }

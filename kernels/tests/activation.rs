@@ -3,7 +3,7 @@
 mod support;
 
 use headrow_kernels::reference::rows as reference;
-use headrow_kernels::{Activation, Cpu, Isa, MatMut, Par, Team, activate};
+use headrow_kernels::{Activation, Cpu, Isa, Mat, MatMut, Par, Team, activate, gate};
 use support::{Guarded, Random, every, hash, unless_emulated};
 
 const ALL: [Activation; 6] = [
@@ -132,4 +132,89 @@ fn every_instruction_set_stride_alignment_and_thread_count_gives_the_same_bits()
             }
         }
     }
+}
+
+/// activation(gate)·up in two steps, each rounded.
+fn gated_in_two_steps(cpu: Cpu, activation: Activation, x: &[f32], up: &[f32]) -> Vec<f32> {
+    apply(cpu, activation, x).iter().zip(up).map(|(gate, up)| gate * up).collect()
+}
+
+#[test]
+fn a_gate_has_the_bits_of_its_two_steps_at_every_width_and_touches_nothing_else() {
+    let mut rng = Random::new(2);
+    for activation in ALL {
+        for cpu in Cpu::all() {
+            for n in (0..140).step_by(every(9)) {
+                // Gate and up side by side, as one product leaves them.
+                let both = Guarded::random(3, 2 * n, 2 * n + 3, n % 5, &mut rng);
+                let (x, up) = (both.view().columns(0..n), both.view().columns(n..2 * n));
+                let mut out = Guarded::filled(3, n, n + n % 4, 1, f32::NAN);
+                gate(cpu, Par::SERIAL, activation, x, up, out.view_mut());
+                out.assert_intact("gate");
+                for i in 0..3 {
+                    let expected = gated_in_two_steps(cpu, activation, x.row(i), up.row(i));
+                    assert_eq!(
+                        hash(out.view().row(i)),
+                        hash(&expected),
+                        "{activation:?} {n} [{i}]"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_gate_is_close_to_its_definition() {
+    let x = sample(99_991);
+    let up: Vec<f32> = (0..x.len()).map(|i| (i % 97) as f32 * 0.3 - 11.0).collect();
+    let (x, up) = (Mat::from_row(&x), Mat::from_row(&up));
+    for activation in ALL {
+        let mut out = vec![f32::NAN; x.cols()];
+        let exact = reference::gate(activation, x, up);
+        gate(Cpu::detect(), Par::SERIAL, activation, x, up, MatMut::new(&mut out, 1, x.cols()));
+        for ((&y, exact), &x) in out.iter().zip(exact).zip(x.row(0)) {
+            // Below −1 the activation's own bound grows; it has its test.
+            if x >= -1.0 && exact.abs() <= f64::from(f32::MAX) {
+                let bound = 5.0 * 2f64.powi(-23) * exact.abs() + 1e-36;
+                assert!((f64::from(y) - exact).abs() <= bound, "{activation:?} of {x:e}: {y:e}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_gate_is_the_same_with_any_number_of_threads_and_keeps_a_nan_in_its_place() {
+    let mut rng = Random::new(3);
+    let (rows, n) = (unless_emulated(300, 50), 77);
+    let mut both = Guarded::random(rows, 2 * n, 2 * n, 0, &mut rng);
+    both.set(7, 11, f32::NAN);
+    both.set(8, n + 12, f32::NAN);
+    let (x, up) = (both.view().columns(0..n), both.view().columns(n..2 * n));
+    for activation in ALL {
+        let run = |cpu, threads| {
+            let mut out = vec![0.0; rows * n];
+            let y = MatMut::new(&mut out, rows, n);
+            Team::new(threads).open(|par| gate(cpu, par, activation, x, up, y));
+            out
+        };
+        let expected = run(Cpu::with_isa(Isa::Scalar).unwrap(), 1);
+        for (at, y) in expected.iter().enumerate() {
+            assert_eq!(y.is_nan(), [7 * n + 11, 8 * n + 12].contains(&at), "{activation:?} [{at}]");
+        }
+        for cpu in Cpu::all() {
+            for threads in 1..=3 {
+                assert_eq!(hash(&run(cpu, threads)), hash(&expected), "{activation:?} {threads}");
+            }
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "gate: Mat(2×3")]
+fn gates_of_another_shape_are_refused() {
+    let x = [0.0; 6];
+    let mut out = [0.0; 4];
+    let (x, out) = (Mat::new(&x, 2, 3), MatMut::new(&mut out, 2, 2));
+    gate(Cpu::detect(), Par::SERIAL, Activation::Silu, x, x, out);
 }

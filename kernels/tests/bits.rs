@@ -8,16 +8,16 @@ mod support;
 use headrow_kernels::rows::math;
 use headrow_kernels::{
     Activation, AttentionExtent, AttentionShape, Cpu, Epilogue, LayerNorm, Left, Lookup, Mask, Mat,
-    MatMut, PackedB, Par, PerHead, Right, RmsNorm, Scratch, Segment, Team, Visible, Write,
-    activate, add_layer_norm, add_rms_norm, attention, attention_scratch, embed, gemm,
-    gemm_scratch, layer_norm, log_softmax, masked_softmax, rms_norm, softmax,
+    MatMut, PackedB, Par, PerHead, Right, RmsNorm, Rope, RopeLayout, Scratch, Segment, Team,
+    Visible, Write, activate, add_layer_norm, add_rms_norm, attention, attention_scratch, embed,
+    gate, gemm, gemm_scratch, layer_norm, log_softmax, masked_softmax, rms_norm, rope, softmax,
 };
 use support::{Random, emulated, hash};
 
 /// An operation over fixed inputs; appends its results.
 type Operation = fn(Cpu, Par<'_>, &mut Vec<f32>);
 
-const ALL: [(&str, Operation, u64); 11] = [
+const ALL: [(&str, Operation, u64); 13] = [
     ("matrix products", products, 0xe697_84e9_1b09_6721),
     ("epilogues", epilogues, 0x4309_a370_36c1_fe02),
     ("elementary functions", elementary, 0x28b2_9c13_4290_a40b),
@@ -29,6 +29,8 @@ const ALL: [(&str, Operation, u64); 11] = [
     ("RMSNorm", rms_norms, 0x6227_2758_c8ee_8f28),
     ("attention", attentions, 0xbc4c_7b5f_3262_b913),
     ("embedding", embeddings, 0xfb2b_8990_1c7b_09d4),
+    ("gates", gates, 0x86a6_1630_a2b7_aefa),
+    ("RoPE", ropes, 0x5020_545e_e911_c487),
 ];
 
 #[test]
@@ -68,13 +70,18 @@ fn many_rows_are_shared_out_and_each_is_as_alone() {
         let rows = (0..x.rows()).flat_map(|i| x.as_ref().row(i).to_vec());
         rows.collect::<Vec<f32>>()
     };
-    let operations: [RowOperation<'_>; 14] = [
+    let operations: [RowOperation<'_>; 15] = [
         ("exp", &|cpu, par, x| math::exp(cpu, par, x)),
         ("ln", &|cpu, par, x| math::ln(cpu, par, x)),
         ("erf", &|cpu, par, x| math::erf(cpu, par, x)),
         ("tanh", &|cpu, par, x| math::tanh(cpu, par, x)),
         ("sigmoid", &|cpu, par, x| math::sigmoid(cpu, par, x)),
         ("GELU", &|cpu, par, x| activate(cpu, par, Activation::GeluErf, x)),
+        ("gate", &|cpu, par, x| {
+            let input = copy(&x);
+            let input = matrix(&input, x.cols());
+            gate(cpu, par, Activation::Silu, input, input, x);
+        }),
         ("softmax", &|cpu, par, x| softmax(cpu, par, x)),
         ("log softmax", &|cpu, par, x| log_softmax(cpu, par, x)),
         ("masked softmax", &|cpu, par, x| {
@@ -425,4 +432,28 @@ fn embeddings(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
     let mut x = Strided::random(40, 37, &mut rng);
     embed(cpu, par, &lookups, x.view_mut());
     x.append_to(out);
+}
+
+fn gates(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
+    for activation in ACTIVATIONS {
+        let (x, mut y) = (numbers(), numbers());
+        let cols = x.len() / 4;
+        let (gates, ups) = (Mat::new(&x, 4, cols - 2), Mat::new(&x[5..], 4, cols - 2));
+        gate(cpu, par, activation, gates, ups, MatMut::new(&mut y, 4, cols - 2));
+        out.extend(y);
+    }
+}
+
+fn ropes(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
+    let mut rng = Random::new(10);
+    for (heads, half, width) in [(1, 1, 2), (2, 13, 29), (3, 16, 32), (1, 40, 81)] {
+        let (cos, sin) = (rng.vec(50 * half), rng.vec(50 * half));
+        let positions: Vec<u32> = (0..40).map(|_| rng.below(50) as u32).collect();
+        for layout in [RopeLayout::HalfSplit, RopeLayout::Interleaved] {
+            let tables = Rope { cos: matrix(&cos, half), sin: matrix(&sin, half), layout };
+            let mut x = Strided::random(40, heads * width, &mut rng);
+            rope(cpu, par, &tables, &positions, heads, x.view_mut());
+            x.append_to(out);
+        }
+    }
 }

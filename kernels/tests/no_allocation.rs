@@ -6,10 +6,10 @@ mod support;
 
 use headrow_kernels::rows::math;
 use headrow_kernels::{
-    Activation, AttentionExtent, AttentionShape, Cpu, Epilogue, LayerNorm, Left, LeftKind, Lookup,
-    Mask, Mat, MatMut, PackedB, Par, PerHead, Right, RightKind, RmsNorm, Scratch, Segment, Visible,
-    Write, activate, add_layer_norm, attention, attention_scratch, embed, gemm, gemm_scratch,
-    log_softmax, masked_softmax, rms_norm, softmax,
+    Activation, AttentionExtent, AttentionShape, Cancel, Cpu, Epilogue, LayerNorm, Left, LeftKind,
+    Lookup, Mask, Mat, MatMut, PackedB, Par, PerHead, Right, RightKind, RmsNorm, Rope, RopeLayout,
+    Scratch, Segment, Visible, Write, activate, add_layer_norm, attention, attention_scratch,
+    embed, gate, gemm, gemm_scratch, log_softmax, masked_softmax, rms_norm, rope, softmax,
 };
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -98,7 +98,7 @@ fn gemms(cpu: Cpu, all: &mut Vec<Operation>) {
 
 fn rows(cpu: Cpu, all: &mut Vec<Operation>) {
     type RowOperation = fn(Cpu, Mat<'_>, MatMut<'_>);
-    const OPERATIONS: [(&str, RowOperation); 12] = [
+    const OPERATIONS: [(&str, RowOperation); 15] = [
         ("exp", |cpu, _, y| math::exp(cpu, Par::SERIAL, y)),
         ("ln", |cpu, _, y| math::ln(cpu, Par::SERIAL, y)),
         ("erf", |cpu, _, y| math::erf(cpu, Par::SERIAL, y)),
@@ -122,6 +122,9 @@ fn rows(cpu: Cpu, all: &mut Vec<Operation>) {
             let lookup = Lookup { table: x, ids: &[1, 0, 2, 4, 3, 0, 1], scale: 1.5 };
             embed(cpu, Par::SERIAL, &[lookup, lookup], y);
         }),
+        ("gate", |cpu, x, y| gate(cpu, Par::SERIAL, Activation::Silu, x, x, y)),
+        ("RoPE, half-split", |cpu, x, y| rotate(cpu, RopeLayout::HalfSplit, x, y)),
+        ("RoPE, interleaved", |cpu, x, y| rotate(cpu, RopeLayout::Interleaved, x, y)),
     ];
     for (name, operation) in OPERATIONS {
         let (rows, cols) = (7, 90);
@@ -130,6 +133,11 @@ fn rows(cpu: Cpu, all: &mut Vec<Operation>) {
         let run = move || operation(cpu, Mat::new(&x, rows, cols), MatMut::new(&mut y, rows, cols));
         all.push((name.to_owned(), Box::new(run)));
     }
+}
+
+fn rotate(cpu: Cpu, layout: RopeLayout, tables: Mat<'_>, x: MatMut<'_>) {
+    let (cos, sin) = (tables.columns(0..20), tables.columns(20..40));
+    rope(cpu, Par::SERIAL, &Rope { cos, sin, layout }, &[0, 6, 2, 4, 3, 0, 1], 2, x);
 }
 
 fn attentions(cpu: Cpu, all: &mut Vec<Operation>) {
@@ -169,6 +177,20 @@ fn no_operation_allocates() {
             let allocations = ALLOCATIONS.get() - before;
             assert_eq!(allocations, 0, "{} {name}", cpu.isa());
         }
+    }
+}
+
+#[test]
+fn asking_whether_to_give_up_does_not_allocate() {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(3600);
+    for cancel in [Cancel::new(), Cancel::with_deadline(deadline)] {
+        let mut x = vec![0.5; 400 * 90];
+        let before = ALLOCATIONS.get();
+        let par = Par::SERIAL.with_cancel(&cancel);
+        softmax(Cpu::detect(), par, MatMut::new(&mut x, 400, 90));
+        cancel.cancel();
+        assert!(par.is_cancelled());
+        assert_eq!(ALLOCATIONS.get() - before, 0);
     }
 }
 

@@ -5,8 +5,9 @@
 use headrow_benches::race::{Contender, race};
 use headrow_kernels::rows::math;
 use headrow_kernels::{
-    Activation, Cpu, LayerNorm, Mat, MatMut, Need, Par, RmsNorm, Scratch, Visible, activate,
-    add_layer_norm, layer_norm, log_softmax, masked_softmax, rms_norm, softmax,
+    Activation, Cpu, LayerNorm, Mat, MatMut, Need, Par, RmsNorm, Rope, RopeLayout, Scratch,
+    Visible, activate, add_layer_norm, gate, layer_norm, log_softmax, masked_softmax, rms_norm,
+    rope, softmax,
 };
 use std::hint::black_box;
 use std::time::Duration;
@@ -56,6 +57,17 @@ fn main() {
             Box::new(move |y: MatMut<'_>| masked_softmax(cpu, Par::SERIAL, 0.125, kind.clone(), y))
         };
         let one = Par::SERIAL;
+        // Heads of 64 features where the row has that many.
+        let width = cols.min(64);
+        let (angles, positions) =
+            (residual.columns(0..width / 2), (0..rows as u32).collect::<Vec<_>>());
+        let turned = |layout| -> Op<'_> {
+            let (tables, positions) = (Rope { cos: angles, sin: angles, layout }, &positions);
+            Box::new(move |y| {
+                let whole = y.cols() / width * width;
+                rope(cpu, one, &tables, positions, whole / width, y.columns(0..whole));
+            })
+        };
         let ops: Vec<(&str, Op<'_>)> = vec![
             ("softmax", Box::new(|y| softmax(cpu, one, y))),
             ("masked softmax, scaled", masked(Visible::All)),
@@ -76,6 +88,9 @@ fn main() {
             ("GELU, erf", Box::new(|y| activate(cpu, one, Activation::GeluErf, y))),
             ("GELU, tanh", Box::new(|y| activate(cpu, one, Activation::GeluTanh, y))),
             ("SiLU", Box::new(|y| activate(cpu, one, Activation::Silu, y))),
+            ("SiLU gate", Box::new(|y| gate(cpu, one, Activation::Silu, x, residual, y))),
+            ("RoPE, half-split", turned(RopeLayout::HalfSplit)),
+            ("RoPE, interleaved", turned(RopeLayout::Interleaved)),
             ("exp", Box::new(|y| math::exp(cpu, one, y))),
             ("ln", Box::new(|y| math::ln(cpu, one, y))),
             ("erf", Box::new(|y| math::erf(cpu, one, y))),

@@ -47,6 +47,15 @@ pub fn activation(activation: Activation, x: f64) -> f64 {
     }
 }
 
+/// activation(gate)·up of every element.
+pub fn gate(how: Activation, gate: Mat<'_>, up: Mat<'_>) -> Vec<f64> {
+    let row = |i| gate.row(i).iter().zip(up.row(i));
+    (0..gate.rows())
+        .flat_map(row)
+        .map(|(&gate, &up)| activation(how, f64::from(gate)) * f64::from(up))
+        .collect()
+}
+
 /// Softmax of every row of `x`·`scale` + `bias` over the elements that `visible(row, column)` names; others 0.
 ///
 /// The scaled score is rounded to f32 as the kernels round it: the product, then the sum.

@@ -6,7 +6,7 @@ use crate::arch::FloatMode;
 use crate::arch::vector::Vector;
 use crate::cpu::Cpu;
 use crate::par::Par;
-use crate::view::MatMut;
+use crate::view::{Mat, MatMut};
 
 /// The non-linearity between the two products of a feed-forward layer.
 ///
@@ -54,20 +54,71 @@ pub(crate) fn activate_row(cpu: Cpu, activation: Activation, row: &mut [f32]) {
     activate_block(cpu, activation, MatMut::new(row, 1, cols));
 }
 
+/// out ← activation(gate) ⊙ up, element by element: the gated linear units between the products of a feed-forward
+/// layer, SwiGLU with [`Activation::Silu`] and GEGLU with a GELU. (Shazeer, "GLU Variants Improve Transformer",
+/// 2020.)
+///
+/// When one product makes both, gate and up are ranges of its columns. The activation's result is rounded before it
+/// is multiplied: the same bits as [`activate`] and a product, and the error of an activation and ½ ulp. One pass.
+///
+/// # Panics
+/// When the three shapes differ.
+#[track_caller]
+pub fn gate(
+    cpu: Cpu,
+    par: Par<'_>,
+    activation: Activation,
+    gate: Mat<'_>,
+    up: Mat<'_>,
+    out: MatMut<'_>,
+) {
+    let _mode = FloatMode::default_scope();
+    let shape = (out.rows(), out.cols());
+    assert!(
+        (gate.rows(), gate.cols()) == shape && (up.rows(), up.cols()) == shape,
+        "gate: {gate:?} and {up:?} for {out:?}"
+    );
+    for_rows(par, out, &|first, block| {
+        let rows = first..first + block.rows();
+        let (gate, up) = (gate.rows_range(rows.clone()), up.rows_range(rows));
+        (cpu.table.rows.gate)(activation, gate, up, block);
+    });
+}
+
+elementwise!(Identity, std::convert::identity);
 elementwise!(Relu, elementary::relu);
 elementwise!(GeluErf, elementary::gelu_erf);
 elementwise!(GeluTanh, elementary::gelu_tanh);
 elementwise!(GeluQuick, elementary::gelu_quick);
 elementwise!(Silu, elementary::silu);
 
+/// `$call` with `$f` as the element-wise function of `$activation`.
+macro_rules! with_function {
+    ($activation:expr, $f:ident => $call:expr) => {
+        with_function!($activation, $f => $call, Identity Relu GeluErf GeluTanh GeluQuick Silu)
+    };
+    ($activation:expr, $f:ident => $call:expr, $($name:ident)*) => {
+        match $activation {
+            $(Activation::$name => {
+                let $f = $name;
+                $call
+            })*
+        }
+    };
+}
+
 #[inline(always)]
 pub(crate) fn kernel<S: Vector>(simd: S, activation: Activation, x: MatMut<'_>) {
-    match activation {
-        Activation::Identity => {}
-        Activation::Relu => lanes::map(simd, x, Relu),
-        Activation::GeluErf => lanes::map(simd, x, GeluErf),
-        Activation::GeluTanh => lanes::map(simd, x, GeluTanh),
-        Activation::GeluQuick => lanes::map(simd, x, GeluQuick),
-        Activation::Silu => lanes::map(simd, x, Silu),
-    }
+    with_function!(activation, f => lanes::map(simd, x, f));
+}
+
+#[inline(always)]
+pub(crate) fn gate_kernel<S: Vector>(
+    simd: S,
+    activation: Activation,
+    gate: Mat<'_>,
+    up: Mat<'_>,
+    out: MatMut<'_>,
+) {
+    with_function!(activation, f => lanes::map_times(simd, gate, up, out, f));
 }

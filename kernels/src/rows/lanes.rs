@@ -12,7 +12,7 @@
 
 use super::pack::Pack;
 use crate::arch::vector::Vector;
-use crate::view::MatMut;
+use crate::view::{Mat, MatMut};
 
 /// Virtual lanes of a reduction: element i of a row belongs to lane i mod 32.
 pub(crate) const LANES: usize = 32;
@@ -116,6 +116,48 @@ pub(super) fn map_row<S: Vector>(simd: S, row: &mut [f32], f: impl Elementwise<S
         let end = rest.len() as isize;
         let [y] = f.of(Pack::new(simd, [simd.load(rest, 0, end)])).registers;
         simd.store(rest, 0, end, y);
+    }
+}
+
+/// out ← `f`(x)·y, element by element; the shapes are equal.
+#[inline(always)]
+pub(super) fn map_times<S: Vector>(
+    simd: S,
+    x: Mat<'_>,
+    y: Mat<'_>,
+    mut out: MatMut<'_>,
+    f: impl Elementwise<S>,
+) {
+    for i in 0..out.rows() {
+        map_times_row(simd, x.row(i), y.row(i), out.row_mut(i), f);
+    }
+}
+
+#[inline(always)]
+fn map_times_row<S: Vector>(
+    simd: S,
+    x: &[f32],
+    y: &[f32],
+    out: &mut [f32],
+    f: impl Elementwise<S>,
+) {
+    let ((x, x_rest), (y, y_rest)) = (S::as_simd_f32s(x), S::as_simd_f32s(y));
+    let (out, out_rest) = S::as_mut_simd_f32s(out);
+    let (xs, x_single) = pulp::as_arrays::<ABREAST, _>(x);
+    let (ys, y_single) = pulp::as_arrays::<ABREAST, _>(y);
+    let (outs, out_single) = pulp::as_arrays_mut::<ABREAST, _>(out);
+    for ((x, y), out) in xs.iter().zip(ys).zip(outs) {
+        *out = (f.of(Pack::new(simd, *x)) * Pack::new(simd, *y)).registers;
+    }
+    for ((x, y), out) in x_single.iter().zip(y_single).zip(out_single) {
+        [*out] = (f.of(Pack::new(simd, [*x])) * Pack::new(simd, [*y])).registers;
+    }
+    if !out_rest.is_empty() {
+        let end = out_rest.len() as isize;
+        let x = Pack::new(simd, [simd.load(x_rest, 0, end)]);
+        let y = Pack::new(simd, [simd.load(y_rest, 0, end)]);
+        let [result] = (f.of(x) * y).registers;
+        simd.store(out_rest, 0, end, result);
     }
 }
 
