@@ -3,7 +3,7 @@ use crate::{scratch, with_par};
 use arbitrary::{Result, Unstructured};
 use headrow_kernels::reference;
 use headrow_kernels::{
-    AttentionExtent, AttentionShape, Mask, Mat, PerHead, Segment, attention, attention_scratch,
+    AttentionExtent, AttentionShape, Mask, Mat, PerHead, Reach, Segment, attention, attention_scratch,
 };
 
 pub(crate) fn check(u: &mut Unstructured<'_>) -> Result<()> {
@@ -11,14 +11,15 @@ pub(crate) fn check(u: &mut Unstructured<'_>) -> Result<()> {
     let kv_heads = u.int_in_range(1..=3)?;
     let heads = kv_heads * u.int_in_range(1..=3)?;
     let (d_k, d_v) = (size(u, 20)?.max(1), size(u, 20)?.max(1));
-    let shape = AttentionShape { heads, kv_heads, d_k, d_v, scale: 1.0 / (d_k as f32).sqrt() };
+    let shape = AttentionShape::new(heads, kv_heads, d_k, d_v);
 
     // Sequences one after the other, some of them empty.
     let (mut t, mut s, mut segments) = (0, 0, Vec::new());
     for _ in 0..u.int_in_range(1..=3)? {
         let (queries, keys) = (size(u, 40)?, size(u, 70)?);
         let diagonal = if u.arbitrary()? { Some(u.int_in_range(-80..=80)?) } else { None };
-        segments.push(Segment { queries: t..t + queries, keys: s..s + keys, diagonal });
+        let reach = Reach { offset: diagonal.unwrap_or(0), ahead: diagonal.map(|_| 0), behind: None };
+        segments.push(Segment::full(t..t + queries, s..s + keys).with_reach(reach));
         t += queries;
         s += keys;
     }
@@ -47,6 +48,7 @@ pub(crate) fn check(u: &mut Unstructured<'_>) -> Result<()> {
         keys: bool::then_some(with_keys, &visible_keys),
         visible: bool::then_some(with_bits, bits),
         bias: bool::then_some(with_bias, heads_of(bias.view())),
+        ..Mask::default()
     };
     let extent = AttentionExtent::of(&segments);
     let run = |threads: usize, q: &Matrix, k: &Matrix, v: &Matrix, fill: f32| -> Result<Matrix> {

@@ -15,11 +15,19 @@
 
 mod block;
 mod blocking;
+mod cache;
 mod driver;
 mod keys;
+mod maps;
 mod mask;
+mod parts;
+mod segment;
 
 pub use blocking::Blocking;
+pub use cache::{KvCache, PAGE};
+pub use maps::{AttentionOutput, Maps};
+pub use mask::{Mask, PerHead, Relative};
+pub use segment::{AttentionExtent, CachedSegment, Reach, Segment, Source};
 
 use crate::arch::FloatMode;
 use crate::cpu::Cpu;
@@ -27,10 +35,12 @@ use crate::par::Par;
 use crate::scratch::{Need, Stack};
 use crate::view::{Mat, MatMut};
 use block::Call;
-use std::ops::Range;
+use maps::MapRows;
+use segment::STEP;
 
-/// Widths and number of the heads, and the factor of the scores.
+/// Widths and number of the heads, and what becomes of a dot product.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct AttentionShape {
     /// Heads of the queries, h.
     pub heads: usize,
@@ -42,87 +52,38 @@ pub struct AttentionShape {
     pub d_v: usize,
     /// Factor of the dot products, 1/√d_k in the paper.
     pub scale: f32,
+    /// With a cap c, the scaled dot product x becomes c·tanh(x/c), before anything is added to it.
+    pub softcap: Option<f32>,
 }
 
-/// One sequence of a ragged batch: which rows of Q attend to which rows of K and V.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Segment {
-    /// Rows of Q and of the result. In a list of segments these ascend without overlap.
-    pub queries: Range<usize>,
-    /// Rows of K and V. Segments may share them.
-    pub keys: Range<usize>,
-    /// With a diagonal, query i of the segment sees the segment's keys j ≤ i + diagonal. Any number
-    /// is allowed: with t queries and s keys, 0 aligns the first rows, s − t the last ones.
-    pub diagonal: Option<isize>,
-}
-
-impl Segment {
-    /// Every query sees every key.
-    pub fn full(queries: Range<usize>, keys: Range<usize>) -> Segment {
-        Segment { queries, keys, diagonal: None }
+impl AttentionShape {
+    /// Heads with the factor 1/√d_k and no cap.
+    pub fn new(heads: usize, kv_heads: usize, d_k: usize, d_v: usize) -> AttentionShape {
+        let scale = 1.0 / (d_k.max(1) as f32).sqrt();
+        AttentionShape { heads, kv_heads, d_k, d_v, scale, softcap: None }
     }
 
-    /// The last query sees all keys, each earlier one sees one key less (aligned at the end):
-    /// query i of t sees keys j ≤ i + s − t.
-    pub fn causal(queries: Range<usize>, keys: Range<usize>) -> Segment {
-        let diagonal = keys.len() as isize - queries.len() as isize;
-        Segment { queries, keys, diagonal: Some(diagonal) }
-    }
-}
-
-/// A t × s matrix of mask values, one for all heads or one per head.
-///
-/// Rows go by the row of Q, columns by the index of the key within its segment; a matrix may have
-/// more columns than a segment has keys.
-#[derive(Clone, Copy, Debug)]
-pub enum PerHead<'a, T> {
-    /// Row = row of Q.
-    Shared(Mat<'a, T>),
-    /// Row = head · (rows of Q) + row of Q.
-    Each(Mat<'a, T>),
-}
-
-impl<'a, T: Copy> PerHead<'a, T> {
-    /// The row for one head and one row of a Q with `queries` rows.
-    pub(crate) fn row(&self, queries: usize, head: usize, row: usize) -> &'a [T] {
-        match self {
-            PerHead::Shared(mat) => mat.row(row),
-            PerHead::Each(mat) => mat.row(head * queries + row),
-        }
+    /// The same with another factor.
+    pub fn with_scale(self, scale: f32) -> AttentionShape {
+        AttentionShape { scale, ..self }
     }
 
+    /// The same with a cap.
+    ///
+    /// # Panics
+    /// When it is not a positive number.
     #[track_caller]
-    fn check(&self, what: &str, heads: usize, queries: usize, longest: usize) {
-        let (mat, rows) = match self {
-            PerHead::Shared(mat) => (mat, Some(queries)),
-            PerHead::Each(mat) => (mat, heads.checked_mul(queries)),
-        };
-        assert!(
-            Some(mat.rows()) == rows && mat.cols() >= longest,
-            "{what} of {}×{}, expected {rows:?} rows and at least {longest} columns \
-             ({heads} heads, {queries} queries)",
-            mat.rows(),
-            mat.cols()
-        );
+    pub fn with_softcap(self, cap: f32) -> AttentionShape {
+        assert!(cap > 0.0 && cap < f32::INFINITY, "scores capped at {cap}");
+        AttentionShape { softcap: Some(cap), ..self }
     }
-}
-
-/// What hides keys, and what is added to scores. All parts combine, also with the segments' diagonals.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Mask<'a> {
-    /// By row of K: `true` = visible.
-    pub keys: Option<&'a [bool]>,
-    /// By query and key: `true` = visible.
-    pub visible: Option<PerHead<'a, bool>>,
-    /// Added to the scaled scores. Only −∞ hides a key; any other number, however low, is arithmetic.
-    pub bias: Option<PerHead<'a, f32>>,
 }
 
 /// Attention of every head over every segment:
 ///
 /// out\[i\] ← Σ_j p_ij·v_j / Σ_j p_ij with p_ij = exp(s_ij − max_j s_ij), s_ij = scale·(q_i · k_j) + bias_ij,
 ///
-/// over the keys j that query i sees. A query that sees none gives zeros. Keys it does not see never
+/// over the keys j that query i sees; with a cap c, c·tanh(x/c) stands for x = scale·(q_i · k_j). A query that sees none gives zeros. Keys it does not see never
 /// influence it, whatever they hold.
 ///
 /// Shapes: `q` t×h·d_k, `k` s×h_kv·d_k, `v` s×h_kv·d_v, `out` t×h·d_v, over all segments together.
@@ -132,14 +93,15 @@ pub struct Mask<'a> {
 /// like others: 0·∞ is NaN.
 ///
 /// Error, to first order in u = 2⁻²⁴: (4·max_j δ_j + 2(s + 16)·u)·Σ_j p_j|v_j| with normalised p and
-/// δ_j = (d_k + 4)·u·(|scale|·Σ|q·k_j| + |bias_j|). Time O(h·t·s·(d_k + d_v)) over visible keys; memory
-/// for a block of scores and one group's keys and values per worker.
+/// δ_j = (d_k + 4)·u·(|scale|·Σ|q·k_j| + |bias_j|), with d_k + 12 for d_k under a cap. Time
+/// O(h·n·(d_k + d_v)) for n pairs of a query and a key that it sees (of a band: those in it); memory for a block of
+/// scores and one group's keys and values per worker.
 ///
 /// # Panics
 /// When shapes, segments or masks do not fit together, or `stack` is smaller than [`attention_scratch`].
 #[track_caller]
 #[expect(clippy::too_many_arguments, reason = "the operands of the operation")]
-pub fn attention(
+pub fn attention<'a>(
     cpu: Cpu,
     par: Par<'_>,
     shape: &AttentionShape,
@@ -148,60 +110,86 @@ pub fn attention(
     v: Mat<'_>,
     segments: &[Segment],
     mask: &Mask<'_>,
-    out: MatMut<'_>,
+    out: impl Into<AttentionOutput<'a>>,
     stack: &mut Stack<'_>,
 ) {
-    let par = par.limit(Blocking::workers(par.threads(), shape, segments));
-    let blocking = Blocking::new(cpu, par.threads(), shape, segments);
-    attention_blocked(cpu, par, &blocking, shape, q, k, v, segments, mask, out, stack);
+    attend(cpu, par, None, shape, q, Source::rows(k, v, segments), mask, out.into(), stack);
 }
 
-/// [`attention()`] with given block sizes: for tests, which inject tiny ones so that every edge occurs, and
-/// for tuning. The result's bits do not depend on them.
+/// [`attention()`] over the keys and values in a cache: the same bits as over rows that hold the same. Shapes as
+/// there, with no rows of K and V, and so no mask by row of K.
 ///
 /// # Panics
-/// As [`attention()`], with [`attention_blocked_scratch`].
+/// When shapes, segments, pages or masks do not fit together, the cache was made for panels of another width, or `stack`
+/// is smaller than [`attention_cached_scratch`].
+#[track_caller]
+#[expect(clippy::too_many_arguments, reason = "the operands of the operation")]
+pub fn attention_cached<'a>(
+    cpu: Cpu,
+    par: Par<'_>,
+    shape: &AttentionShape,
+    q: Mat<'_>,
+    cache: &KvCache,
+    segments: &[CachedSegment<'_>],
+    mask: &Mask<'_>,
+    out: impl Into<AttentionOutput<'a>>,
+    stack: &mut Stack<'_>,
+) {
+    attend(cpu, par, None, shape, q, Source::cache(cache, segments), mask, out.into(), stack);
+}
+
+/// [`attention()`] and [`attention_cached`] with given block sizes: for tests, which inject tiny ones so that every edge
+/// occurs, and for tuning. The result's bits do not depend on them.
+///
+/// # Panics
+/// As these, with [`attention_blocked_scratch`].
 #[expect(clippy::too_many_arguments, reason = "the operands of the operation")]
 #[track_caller]
-pub fn attention_blocked(
+pub fn attention_blocked<'a>(
     cpu: Cpu,
     par: Par<'_>,
     blocking: &Blocking,
     shape: &AttentionShape,
     q: Mat<'_>,
-    k: Mat<'_>,
-    v: Mat<'_>,
-    segments: &[Segment],
+    source: Source<'_>,
     mask: &Mask<'_>,
-    mut out: MatMut<'_>,
+    out: impl Into<AttentionOutput<'a>>,
+    stack: &mut Stack<'_>,
+) {
+    attend(cpu, par, Some(&blocking.checked()), shape, q, source, mask, out.into(), stack);
+}
+
+/// Checks the operands, chooses block sizes unless they are given, and runs.
+#[expect(clippy::too_many_arguments, reason = "the operands of the operation")]
+#[track_caller]
+fn attend(
+    cpu: Cpu,
+    par: Par<'_>,
+    blocking: Option<&Blocking>,
+    shape: &AttentionShape,
+    q: Mat<'_>,
+    source: Source<'_>,
+    mask: &Mask<'_>,
+    to: AttentionOutput<'_>,
     stack: &mut Stack<'_>,
 ) {
     let _mode = FloatMode::default_scope();
-    check(shape, q, k, v, segments, mask, &out);
-    if q.rows() == 0 || shape.heads * shape.d_v == 0 {
+    let AttentionOutput { mut out, maps } = to;
+    check(cpu, shape, q, &source, &out);
+    mask.check(shape.heads, q.rows(), &source);
+    let maps = maps.map(|maps| MapRows::new(maps, shape, q.rows(), &source));
+    if q.rows() == 0 || shape.heads == 0 || (shape.d_v == 0 && maps.is_none()) {
         return;
     }
     let (ldo, out) = (out.stride(), out.as_mut_ptr());
-    let call = Call { cpu, shape, q, k, v, mask, out, ldo };
-    driver::run(&call, par, &blocking.checked(), segments, stack);
-}
-
-/// The longest segments of a call, or of all calls that one scratch memory is to serve.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AttentionExtent {
-    /// Queries of the segment that has most.
-    pub queries: usize,
-    /// Keys of the segment that has most.
-    pub keys: usize,
-}
-
-impl AttentionExtent {
-    /// The extent of these segments.
-    pub fn of(segments: &[Segment]) -> AttentionExtent {
-        segments.iter().fold(AttentionExtent::default(), |extent, segment| AttentionExtent {
-            queries: extent.queries.max(segment.queries.len()),
-            keys: extent.keys.max(segment.keys.len()),
-        })
+    let call = Call { cpu, shape, q, source, mask, out, ldo, maps };
+    match blocking {
+        Some(blocking) => driver::run(&call, par, blocking, stack),
+        None => {
+            let par = par.limit(Blocking::workers(par.threads(), shape, &source));
+            let blocking = Blocking::new(cpu, par.threads(), shape, &source);
+            driver::run(&call, par, &blocking, stack);
+        }
     }
 }
 
@@ -214,7 +202,21 @@ pub fn attention_scratch(
     shape: &AttentionShape,
     extent: AttentionExtent,
 ) -> Need {
-    driver::scratch(cpu, None, threads, shape, extent)
+    driver::scratch(cpu, None, threads, shape, extent, false)
+}
+
+/// Scratch for [`attention_cached`], as [`attention_scratch`]: less by the room for packed keys and values.
+///
+/// # Panics
+/// When the size overflows.
+#[track_caller]
+pub fn attention_cached_scratch(
+    cpu: Cpu,
+    threads: usize,
+    shape: &AttentionShape,
+    extent: AttentionExtent,
+) -> Need {
+    driver::scratch(cpu, None, threads, shape, extent, true)
 }
 
 /// The scratch memory of [`attention_blocked`] with up to `threads` workers.
@@ -229,19 +231,11 @@ pub fn attention_blocked_scratch(
     shape: &AttentionShape,
     extent: AttentionExtent,
 ) -> Need {
-    driver::scratch(cpu, Some(&blocking.checked()), threads, shape, extent)
+    driver::scratch(cpu, Some(&blocking.checked()), threads, shape, extent, false)
 }
 
 #[track_caller]
-fn check(
-    shape: &AttentionShape,
-    q: Mat<'_>,
-    k: Mat<'_>,
-    v: Mat<'_>,
-    segments: &[Segment],
-    mask: &Mask<'_>,
-    out: &MatMut<'_>,
-) {
+fn check(cpu: Cpu, shape: &AttentionShape, q: Mat<'_>, source: &Source<'_>, out: &MatMut<'_>) {
     let &AttentionShape { heads, kv_heads, d_k, d_v, .. } = shape;
     assert!(
         (heads == 0 && kv_heads == 0) || (kv_heads > 0 && heads % kv_heads == 0),
@@ -249,46 +243,42 @@ fn check(
     );
     // A product that overflows is no width: the kernels rely on these.
     let fits = |cols: usize, heads: usize, width| heads.checked_mul(width) == Some(cols);
+    let source_fits = match source {
+        Source::Rows { k, v, .. } => {
+            fits(k.cols(), kv_heads, d_k) && fits(v.cols(), kv_heads, d_v) && k.rows() == v.rows()
+        }
+        Source::Cache { cache, .. } => {
+            assert!(
+                cache.nr() == cpu.table.gemm.nr,
+                "{cache:?} in panels of {} keys, {cpu:?} wants {}",
+                cache.nr(),
+                cpu.table.gemm.nr
+            );
+            cache.shape() == (kv_heads, d_k, d_v)
+        }
+    };
     assert!(
         fits(q.cols(), heads, d_k)
-            && fits(k.cols(), kv_heads, d_k)
-            && fits(v.cols(), kv_heads, d_v)
-            && k.rows() == v.rows()
+            && source_fits
             && out.rows() == q.rows()
             && fits(out.cols(), heads, d_v),
-        "attention of Q {}×{}, K {}×{}, V {}×{} into {}×{} does not fit {shape:?}",
+        "attention of Q {}×{} over {} into {}×{} does not fit {shape:?}",
         q.rows(),
         q.cols(),
-        k.rows(),
-        k.cols(),
-        v.rows(),
-        v.cols(),
+        source.describe(),
         out.rows(),
         out.cols(),
     );
     // That query rows do not overlap is what makes the writes of different workers disjoint.
     let mut end = 0;
-    for Segment { queries, keys, .. } in segments {
+    for sequence in source.iter() {
+        let queries = sequence.start..sequence.end;
         assert!(
             end <= queries.start && queries.start <= queries.end && queries.end <= q.rows(),
             "queries {queries:?} after row {end} of {} rows",
             q.rows()
         );
-        assert!(
-            keys.start <= keys.end && keys.end <= k.rows(),
-            "keys {keys:?} of {} rows",
-            k.rows()
-        );
         end = queries.end;
     }
-    let longest = AttentionExtent::of(segments).keys;
-    if let Some(keys) = mask.keys {
-        assert_eq!(keys.len(), k.rows(), "key mask against the rows of K");
-    }
-    if let Some(visible) = &mask.visible {
-        visible.check("boolean mask", heads, q.rows(), longest);
-    }
-    if let Some(bias) = &mask.bias {
-        bias.check("bias", heads, q.rows(), longest);
-    }
+    source.check_keys();
 }

@@ -30,7 +30,9 @@ mod table;
 mod view;
 
 pub use attention::{
-    AttentionExtent, AttentionShape, Mask, PerHead, Segment, attention, attention_scratch,
+    AttentionExtent, AttentionOutput, AttentionShape, CachedSegment, KvCache, Maps, Mask, PerHead,
+    Reach, Relative, Segment, attention, attention_cached, attention_cached_scratch,
+    attention_scratch,
 };
 pub use cpu::{Cpu, Isa};
 pub use embedding::{Lookup, embed};

@@ -98,6 +98,7 @@ pub(crate) struct RowKernels {
     pub(crate) log_softmax: fn(MatMut<'_>),
     pub(crate) masked_softmax: fn(&Scores<'_>, &mut [f32]),
     pub(crate) exp_scores: fn(&Scores<'_>, &mut [f32]) -> f32,
+    pub(crate) cap_scores: fn(f32, f32, &mut [f32]),
     pub(crate) finish: fn(&mut [f32], &Finish<'_>),
     pub(crate) rope: fn(&Turn<'_>, &mut [f32]),
     pub(crate) gate: fn(Activation, Mat<'_>, Mat<'_>, MatMut<'_>),
@@ -140,6 +141,11 @@ macro_rules! row_kernels {
             softmax::exp_scores_kernel::<_, $registers>(simd, scores, row)
         }
         $(#[target_feature(enable = $features)])?
+        fn cap_scores(scale: f32, cap: f32, row: &mut [f32]) {
+            let simd = $token;
+            softmax::cap_scores_kernel(simd, scale, cap, row)
+        }
+        $(#[target_feature(enable = $features)])?
         fn finish(row: &mut [f32], how: &Finish<'_>) {
             epilogue::finish_kernel(row, how)
         }
@@ -179,6 +185,8 @@ macro_rules! row_kernels {
             masked_softmax: |scores, row| unsafe { masked_softmax(scores, row) },
             // SAFETY: as above.
             exp_scores: |scores, row| unsafe { exp_scores(scores, row) },
+            // SAFETY: as above.
+            cap_scores: |scale, cap, row| unsafe { cap_scores(scale, cap, row) },
             // SAFETY: as above.
             finish: |row, how| unsafe { finish(row, how) },
             // SAFETY: as above.

@@ -3,11 +3,11 @@
 mod support;
 
 use headrow_kernels::Mat;
-use headrow_kernels::attention::{Blocking, attention_blocked, attention_blocked_scratch};
+use headrow_kernels::attention::{Blocking, Source, attention_blocked, attention_blocked_scratch};
 use headrow_kernels::rows::math;
 use headrow_kernels::{
-    AttentionExtent, AttentionShape, Cpu, Isa, Mask, MatMut, Need, Par, PerHead, Scratch, Segment,
-    Team, attention, attention_scratch, reference,
+    AttentionExtent, AttentionShape, Cpu, Isa, Mask, MatMut, Need, Par, PerHead, Reach, Scratch,
+    Segment, Team, attention, attention_scratch, reference,
 };
 use support::{Guarded, Random, every, hash, unless_emulated};
 
@@ -34,7 +34,12 @@ const PER_HEAD: usize = 8;
 const NO_HOLES: usize = 16;
 
 fn shape(heads: usize, kv_heads: usize, d_k: usize, d_v: usize) -> AttentionShape {
-    AttentionShape { heads, kv_heads, d_k, d_v, scale: 1.0 / (d_k.max(1) as f32).sqrt() }
+    AttentionShape::new(heads, kv_heads, d_k, d_v)
+}
+
+/// Query i sees the keys j ≤ i + diagonal, or all.
+fn reach(diagonal: Option<isize>) -> Reach {
+    diagonal.map_or(Reach::ALL, |offset| Reach { offset, ahead: Some(0), ..Reach::ALL })
 }
 
 impl Case {
@@ -49,7 +54,8 @@ impl Case {
         let segments: Vec<Segment> = lengths
             .iter()
             .map(|&(queries, keys, diagonal)| {
-                let segment = Segment { queries: t..t + queries, keys: s..s + keys, diagonal };
+                let segment =
+                    Segment::full(t..t + queries, s..s + keys).with_reach(reach(diagonal));
                 (t, s) = (segment.queries.end, segment.keys.end);
                 segment
             })
@@ -104,6 +110,7 @@ impl Case {
             keys: self.keys.as_deref(),
             visible: self.visible.as_ref().map(|m| matrix(m, rows, heads, self.longest)),
             bias: self.bias.as_ref().map(|m| matrix(m, rows, heads, self.longest)),
+            ..Mask::default()
         }
     }
 
@@ -119,10 +126,17 @@ impl Case {
         let at = |each: bool| {
             (if each { head * self.q.view().rows() + row } else { row }) * self.longest + key
         };
-        segment.diagonal.is_none_or(|d| key as isize <= i as isize + d)
+        let Reach { offset, behind, ahead } = segment.reach;
+        let distance = key as isize - i as isize - offset;
+        behind.is_none_or(|behind| distance >= -(behind as isize))
+            && ahead.is_none_or(|ahead| distance <= ahead as isize)
             && self.keys.as_ref().is_none_or(|keys| keys[j])
             && self.visible.as_ref().is_none_or(|(v, each)| v[at(*each)])
             && self.bias.as_ref().is_none_or(|(b, each)| b[at(*each)] != f32::NEG_INFINITY)
+    }
+
+    fn source(&self) -> Source<'_> {
+        Source::rows(self.k.view(), self.v.view(), &self.segments)
     }
 
     fn out(&self) -> Guarded {
@@ -161,9 +175,7 @@ impl Case {
             blocking,
             &self.shape,
             self.q.view(),
-            self.k.view(),
-            self.v.view(),
-            &self.segments,
+            self.source(),
             &self.mask(),
             out.view_mut(),
             &mut scratch.stack(),
@@ -332,7 +344,7 @@ fn one_query_over_a_long_cache_can_be_spread_over_keys_and_columns() {
             for cpu in Cpu::all() {
                 case.check(cpu, "one query");
                 let expected = case.run(cpu, Par::SERIAL).bits();
-                let usual = Blocking::new(cpu, 4, &case.shape, &case.segments);
+                let usual = Blocking::new(cpu, 4, &case.shape, &case.source());
                 let spread = Blocking { spread: true, ..usual };
                 for _ in 0..5 {
                     let bits = team.open(|par| case.run_blocked(cpu, par, &spread));
@@ -341,7 +353,7 @@ fn one_query_over_a_long_cache_can_be_spread_over_keys_and_columns() {
                 let bits = case.run_blocked(cpu, Par::SERIAL, &spread);
                 assert_eq!(bits, expected, "{cpu:?}, masks {masks}, alone");
                 let lone = Case { segments: case.segments[..1].to_vec(), ..copy(&case) };
-                let blocking = Blocking::new(cpu, 4, &lone.shape, &lone.segments);
+                let blocking = Blocking::new(cpu, 4, &lone.shape, &lone.source());
                 assert_eq!(blocking.spread, kv_heads < 4);
             }
         }
@@ -534,7 +546,7 @@ fn whatever_hidden_keys_hold_stays_hidden() {
 
 /// One head of width 1, one query of value 1 and factor 1, so that scores are the keys.
 fn by_scores(cpu: Cpu, scores: &[f32], values: &[f32], mask: &Mask<'_>) -> f32 {
-    let shape = AttentionShape { heads: 1, kv_heads: 1, d_k: 1, d_v: 1, scale: 1.0 };
+    let shape = AttentionShape::new(1, 1, 1, 1);
     let s = scores.len();
     let segments = [Segment::full(0..1, 0..s)];
     let mut scratch =
@@ -664,7 +676,7 @@ fn overlapping_queries_are_refused() {
 /// sum in 32 lanes, values as one chain, one division.
 fn by_definition(case: &Case) -> Vec<u32> {
     let scalar = Cpu::with_isa(Isa::Scalar).unwrap();
-    let &AttentionShape { heads, kv_heads, d_k, d_v, scale } = &case.shape;
+    let AttentionShape { heads, kv_heads, d_k, d_v, scale, .. } = case.shape;
     let mut out = case.out();
     for segment in &case.segments {
         for row in segment.queries.clone() {

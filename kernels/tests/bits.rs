@@ -386,8 +386,7 @@ fn attentions(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
     let mut rng = Random::new(7);
     for (heads, kv_heads, d_k, d_v) in [(1, 1, 1, 3), (4, 2, 17, 8), (2, 2, 32, 32), (3, 1, 5, 33)]
     {
-        let scale = 1.0 / (d_k as f32).sqrt();
-        let shape = AttentionShape { heads, kv_heads, d_k, d_v, scale };
+        let shape = AttentionShape::new(heads, kv_heads, d_k, d_v);
         let segments = [
             Segment::full(0..1, 0..70),
             Segment::causal(1..20, 70..95),
@@ -408,6 +407,7 @@ fn attentions(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
                 visible: (kind & 2 != 0)
                     .then(|| PerHead::Each(Mat::new(&each, heads * t, longest))),
                 bias: (kind & 4 != 0).then(|| PerHead::Shared(bias.view())),
+                ..Mask::default()
             };
             let mut result = Strided::random(t, heads * d_v, &mut Random::new(8));
             let mut scratch = Scratch::new(attention_scratch(cpu, par.threads(), &shape, extent));

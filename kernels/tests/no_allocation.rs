@@ -141,7 +141,7 @@ fn rotate(cpu: Cpu, layout: RopeLayout, tables: Mat<'_>, x: MatMut<'_>) {
 }
 
 fn attentions(cpu: Cpu, all: &mut Vec<Operation>) {
-    let shape = AttentionShape { heads: 4, kv_heads: 2, d_k: 9, d_v: 20, scale: 0.3 };
+    let shape = AttentionShape::new(4, 2, 9, 20);
     let segments = [Segment::causal(0..40, 0..60), Segment::full(40..41, 60..400)];
     let (t, s, longest) = (41, 400, 340);
     for masked in [false, true] {

@@ -20,8 +20,7 @@ impl MultiHeadAttention {
     /// With h heads of equal width: d_k = d_v = d_model/h.
     pub(crate) fn new(heads: usize, qkv: Linear, output: Linear) -> MultiHeadAttention {
         let d_k = output.weight.k() / heads;
-        let scale = 1.0 / (d_k as f32).sqrt();
-        let shape = AttentionShape { heads, kv_heads: heads, d_k, d_v: d_k, scale };
+        let shape = AttentionShape::new(heads, heads, d_k, d_k);
         MultiHeadAttention { shape, qkv, output }
     }
 

@@ -11,7 +11,7 @@
 use clap::Parser;
 use headrow_benches::options::{Common, pair, values};
 use headrow_benches::{Contender, Times, peak, race};
-use headrow_kernels::attention::{Blocking, attention_blocked, attention_blocked_scratch};
+use headrow_kernels::attention::{Blocking, Source, attention_blocked, attention_blocked_scratch};
 use headrow_kernels::{
     AttentionExtent, AttentionShape, Mask, Mat, MatMut, Par, Scratch, Segment, Team,
 };
@@ -43,12 +43,13 @@ fn main() {
     println!("{cpu}, {threads} thread(s); µs and % of peak, median/best");
     println!("{:>6} {:>5}  {:>25} {:>25}  GFLOP/s of one core", "heads", "n", "full", "causal");
     for &(heads, width) in &options.heads {
-        let scale = 1.0 / (width as f32).sqrt();
-        let shape = AttentionShape { heads, kv_heads: heads, d_k: width, d_v: width, scale };
+        let shape = AttentionShape::new(heads, heads, width, width);
         let columns = heads * width;
         for &n in &options.lengths {
             let qkv = values(n * 3 * columns, 1);
             let qkv = Mat::new(&qkv, n, 3 * columns);
+            let part = |i: usize| qkv.columns(i * columns..(i + 1) * columns);
+            let (q, k, v) = (part(0), part(1), part(2));
             let run = |segment: Segment| {
                 let segments = [segment];
                 let mut out = vec![0.0f32; n * columns];
@@ -58,7 +59,8 @@ fn main() {
                 } else {
                     threads
                 };
-                let mut blocking = Blocking::new(cpu, workers, &shape, &segments);
+                let mut blocking =
+                    Blocking::new(cpu, workers, &shape, &Source::rows(k, v, &segments));
                 blocking.rows = options.rows.unwrap_or(blocking.rows);
                 blocking.keys = options.keys.unwrap_or(blocking.keys);
                 blocking.queries = options.queries.unwrap_or(blocking.queries);
@@ -75,10 +77,8 @@ fn main() {
                             par,
                             &blocking,
                             &shape,
-                            qkv.columns(0..columns),
-                            qkv.columns(columns..2 * columns),
-                            qkv.columns(2 * columns..3 * columns),
-                            &segments,
+                            q,
+                            Source::rows(k, v, &segments),
                             &Mask::default(),
                             out,
                             &mut stack,

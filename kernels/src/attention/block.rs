@@ -3,10 +3,13 @@
 //! Rows are the queries of one head, or, for a single query, the heads that share their keys: a
 //! matrix either way, only with another row stride.
 
-use super::mask::Seen;
-use super::{AttentionShape, Mask, Segment};
+use super::keys::Runs;
+use super::maps::MapRows;
+use super::mask::{Query, Seen};
+use super::segment::Sequence;
+use super::{AttentionShape, Mask, Source};
 use crate::cpu::Cpu;
-use crate::rows::softmax::{Scores, exp_scores};
+use crate::rows::softmax::{Scores, cap_scores, exp_scores};
 use crate::table::{Tile, TileArgs};
 use crate::view::Mat;
 use std::ops::Range;
@@ -16,22 +19,25 @@ pub(super) struct Call<'a> {
     pub(super) cpu: Cpu,
     pub(super) shape: &'a AttentionShape,
     pub(super) q: Mat<'a>,
-    pub(super) k: Mat<'a>,
-    pub(super) v: Mat<'a>,
+    pub(super) source: Source<'a>,
     pub(super) mask: &'a Mask<'a>,
     /// First element of the result, whose rows are `ldo` apart.
     pub(super) out: *mut f32,
     pub(super) ldo: usize,
+    pub(super) maps: Option<MapRows<'a>>,
 }
 
-// SAFETY: all is read only, but for the result: workers write to it through `Rows`, whose blocks of rows and
+// SAFETY: all is read only, but for the result and the maps: workers write to it through `Rows`, whose blocks of rows and
 // columns of heads are cut disjointly by the driver.
 unsafe impl Sync for Call<'_> {}
 
-/// Some rows of scores of one segment: `count` queries of one head, or one query's heads of one group.
+/// Some rows of scores of one sequence: `count` queries of one head, or one query's heads of one group.
 #[derive(Clone)]
 pub(super) struct Rows<'a> {
-    pub(super) segment: &'a Segment,
+    pub(super) sequence: Sequence<'a>,
+    /// The keys that some row sees, from a multiple of `STEP` on. Rows of scores, and all numbers of keys
+    /// here, begin with the first of them.
+    pub(super) keys: Range<usize>,
     pub(super) count: usize,
     /// The first row's head, and query within the segment.
     pub(super) head: usize,
@@ -50,23 +56,23 @@ impl<'a> Rows<'a> {
     /// When they are not within the segment's queries and the heads.
     pub(super) fn new(
         call: &Call<'_>,
-        segment: &'a Segment,
-        head: usize,
-        query: usize,
+        sequence: Sequence<'a>,
+        (head, query): (usize, usize),
         count: usize,
         over_heads: bool,
     ) -> Rows<'a> {
         let (heads, queries) = if over_heads { (count, 1) } else { (1, count) };
         assert!(
-            head + heads <= call.shape.heads && query + queries <= segment.queries.len(),
+            head + heads <= call.shape.heads && query + queries <= sequence.count(),
             "{heads} heads from {head} on, {queries} queries from {query} on"
         );
-        let row = segment.queries.start + query;
+        let row = sequence.start + query;
+        let keys = sequence.keys_for(query..query + queries);
         let d_k = call.shape.d_k;
         // Rows and heads exist in Q; with d_k = 0 nothing is read there.
         let q = call.q.as_ptr().wrapping_add(row * call.q.stride() + head * d_k);
         let ldq = if over_heads { d_k } else { call.q.stride() };
-        Rows { segment, count, head, query, over_heads, q, ldq }
+        Rows { sequence, keys, count, head, query, over_heads, q, ldq }
     }
 
     /// The same rows, their part of Q copied to `to`, one after the other: rows of a wide matrix fall into few
@@ -82,23 +88,17 @@ impl<'a> Rows<'a> {
         self
     }
 
-    /// Head and query of row r.
-    fn at(&self, r: usize) -> (usize, usize) {
-        if self.over_heads { (self.head + r, self.query) } else { (self.head, self.query + r) }
+    /// Row r of a Q with `of` rows.
+    fn at(&self, r: usize, of: usize) -> Query<'a> {
+        let Rows { sequence, head, query, .. } = *self;
+        let (head, index) = if self.over_heads { (head + r, query) } else { (head, query + r) };
+        Query { sequence, head, index, of, base: self.keys.start }
     }
 
     /// Elements from one row to the next, in a matrix of heads of `width` columns and this stride.
     fn stride(&self, width: usize, stride: usize) -> usize {
         if self.over_heads { width } else { stride }
     }
-}
-
-/// Values of one head: column c of the segment's key j at `base + (c / nr)·panel + j·ld + c mod nr`.
-#[derive(Clone, Copy)]
-pub(super) struct Values {
-    pub(super) base: *const f32,
-    pub(super) ld: usize,
-    pub(super) panel: usize,
 }
 
 /// What a block of rows has come to before the values weigh in.
@@ -161,13 +161,12 @@ impl Call<'_> {
     /// What row r sees; marks per key go to `visible` when there is more than a diagonal.
     #[inline(always)]
     pub(super) fn see(&self, rows: &Rows<'_>, r: usize, visible: &mut [u8]) -> Seen {
-        let (head, query) = rows.at(r);
-        self.mask.seen(rows.segment, self.q.rows(), head, query, visible)
+        self.mask.seen(&rows.at(r, self.q.rows()), visible)
     }
 
     /// Scores of all rows for every panel of keys of which the rows of the tile see something.
     ///
-    /// `panels` holds the segment's keys packed, from its first on.
+    /// `panels` are the sequence's keys.
     ///
     /// # Safety
     /// As [`Call::score_keys`] for every key of `seen`.
@@ -176,7 +175,7 @@ impl Call<'_> {
         rows: &Rows<'_>,
         seen: &[Seen],
         span: &Span,
-        panels: *const f32,
+        panels: Runs<'_>,
         scores: *mut f32,
         ld: usize,
     ) {
@@ -216,79 +215,90 @@ impl Call<'_> {
     /// The keys start at a panel. Scores of what follows them in the last panel may be written too.
     ///
     /// # Safety
-    /// At `panels` lie packed keys up to the end of `keys`, at `scores` rows `ld` apart that nobody else
-    /// uses in those columns, each with room for whole panels. `part` lies within the rows.
+    /// `panels` hold `keys`, counted as those of `rows`; at `scores` lie rows `ld` apart that nobody else uses in
+    /// those columns, each with room for whole panels. `part` lies within the rows.
     pub(super) unsafe fn score_keys(
         &self,
         rows: &Rows<'_>,
         part: Range<usize>,
         keys: Range<usize>,
-        panels: *const f32,
+        panels: Runs<'_>,
         scores: *mut f32,
         ld: usize,
     ) {
-        if part.is_empty() || keys.is_empty() {
+        if part.is_empty() {
             return;
         }
         let (d_k, nr) = (self.shape.d_k, self.cpu.table.gemm.nr);
-        // Whole vectors, as far as the panel goes.
-        let whole = keys.len().next_multiple_of(16).min(keys.len().next_multiple_of(nr));
-        // SAFETY: the part's rows of Q are there (`Rows`), the rest is the caller's promise; d_k may be 0,
-        // when nothing of Q or the keys is read. `Cpu` proves the instruction set.
-        unsafe {
-            (self.cpu.table.gemm.tile)(TileArgs {
-                m: part.len(),
-                n: whole,
-                k: d_k,
-                a: rows.q.wrapping_add(part.start * rows.ldq),
-                lda: rows.ldq,
-                b: panels.wrapping_add(keys.start * d_k),
-                ldb: nr,
-                panel: d_k * nr,
-                c: scores.add(part.start * ld + keys.start),
-                ldc: ld,
-                accumulate: false,
-                far: false,
-            });
+        let base = rows.keys.start;
+        for (keys, b) in panels.cut(base + keys.start..base + keys.end, usize::MAX) {
+            // Whole vectors, as far as the panel goes.
+            let whole = keys.len().next_multiple_of(16).min(keys.len().next_multiple_of(nr));
+            // SAFETY: the part's rows of Q are there (`Rows`), the rest is the caller's promise; d_k may be 0,
+            // when nothing of Q or the keys is read. `Cpu` proves the instruction set.
+            unsafe {
+                (self.cpu.table.gemm.tile)(TileArgs {
+                    m: part.len(),
+                    n: whole,
+                    k: d_k,
+                    a: rows.q.wrapping_add(part.start * rows.ldq),
+                    lda: rows.ldq,
+                    b,
+                    ldb: nr,
+                    panel: d_k * nr,
+                    c: scores.add(part.start * ld + keys.start - base),
+                    ldc: ld,
+                    accumulate: false,
+                    far: false,
+                });
+            }
         }
     }
 
     /// Turns the scores of row r into unnormalised weights and gives their sum, in lanes key mod 32. Keys
-    /// of `within` that the row does not see are marked by the weight −0.
-    pub(super) fn weigh(
+    /// of `within` that the row does not see are marked by the weight −0. `added` is room for a row of biases.
+    ///
+    /// # Safety
+    /// Nobody else handles this query with this head.
+    pub(super) unsafe fn weigh(
         &self,
         rows: &Rows<'_>,
         r: usize,
         seen: Seen,
         within: Range<usize>,
         scores: &mut [f32],
+        added: &mut [f32],
     ) -> f32 {
+        let query = rows.at(r, self.q.rows());
         let [first, end, count] = seen;
+        let mut sum = 0.0;
         if within.start < first {
             scores[within.start..first].fill(-0.0);
         }
         if end < within.end {
             scores[end.max(within.start)..within.end].fill(-0.0);
         }
-        if count == 0 {
-            return 0.0;
+        if count > 0 {
+            let visible = if count == end - first {
+                [None, None]
+            } else {
+                [self.mask.keys(&query), self.mask.visible(&query)]
+            };
+            let mut scale = self.shape.scale;
+            if let Some(cap) = self.shape.softcap {
+                cap_scores(self.cpu, scale, cap, &mut scores[first..end]);
+                scale = 1.0;
+            }
+            let bias = self.mask.added(&query, seen, added);
+            // −0 is a mark: no weight is negative.
+            let scores_of = Scores { scale, first, end, bias, visible, hidden: -0.0 };
+            sum = exp_scores(self.cpu, &scores_of, scores);
         }
-        let (head, query) = rows.at(r);
-        let row = rows.segment.queries.start + query;
-        let queries = self.q.rows();
-        let bias = self.mask.bias.map(|bias| bias.row(queries, head, row));
-        let visible = if count == end - first {
-            [None, None]
-        } else {
-            [
-                self.mask.keys.map(|keys| &keys[rows.segment.keys.start..]),
-                self.mask.visible.map(|visible| visible.row(queries, head, row)),
-            ]
-        };
-        let scale = self.shape.scale;
-        // −0 is a mark: no weight is negative.
-        let scores_of = Scores { scale, first, end, bias, visible, hidden: -0.0 };
-        exp_scores(self.cpu, &scores_of, scores)
+        if let Some(maps) = &self.maps {
+            // SAFETY: the caller's promise.
+            unsafe { maps.write((query.head, query.row()), query.base, seen, scores, sum) };
+        }
+        sum
     }
 
     /// Columns of the result: out\[r, c\] ← (Σ_j p_rj·v_jc) / Σ_j p_rj over the keys j that row r sees, the
@@ -297,7 +307,7 @@ impl Call<'_> {
     /// The columns start at a panel. Up to `depth` keys are met by all rows before the next ones.
     ///
     /// # Safety
-    /// `values` is valid for the segment's keys and the columns, which lie below d_v; nobody else uses
+    /// `values` is valid for the keys of `rows` and the columns, which lie below d_v; nobody else uses
     /// these columns of these rows of the result.
     pub(super) unsafe fn weigh_values(
         &self,
@@ -305,13 +315,16 @@ impl Call<'_> {
         columns: Range<usize>,
         depth: usize,
         weights: Weights<'_>,
-        values: Values,
+        values: Runs<'_>,
     ) {
+        if columns.is_empty() {
+            return;
+        }
         let Weights { seen, span, weights, ld, sums } = weights;
         let Span { all, shared, holes } = span;
         let gemm = &self.cpu.table.gemm;
         let ldc = rows.stride(self.shape.d_v, self.ldo);
-        let row = rows.segment.queries.start + rows.query;
+        let row = rows.sequence.start + rows.query;
         let n = columns.len();
         assert!(
             seen.len() == rows.count
@@ -322,28 +335,29 @@ impl Call<'_> {
         // SAFETY: the first element of these columns in the first of these rows.
         let out =
             unsafe { self.out.add(row * self.ldo + rows.head * self.shape.d_v + columns.start) };
-        let base = values.base.wrapping_add(columns.start / gemm.nr * values.panel);
+        let base = rows.keys.start;
+        let values = values.columns_from(columns.start / gemm.nr);
         let product = |kernel: Tile, part: Range<usize>, keys: Range<usize>, accumulate: bool| {
-            if keys.is_empty() {
-                return;
-            }
-            // SAFETY: rows below `count`, keys that one of them sees: within the weights (asserted) and,
-            // as the caller promises, the values and the result. `Cpu` proves the instruction set.
-            unsafe {
-                kernel(TileArgs {
-                    m: part.len(),
-                    n,
-                    k: keys.len(),
-                    a: weights.as_ptr().add(part.start * ld + keys.start),
-                    lda: ld,
-                    b: base.wrapping_add(keys.start * values.ld),
-                    ldb: values.ld,
-                    panel: values.panel,
-                    c: out.add(part.start * ldc),
-                    ldc,
-                    accumulate,
-                    far: false,
-                });
+            for (run, b) in values.cut(base + keys.start..base + keys.end, depth) {
+                let accumulate = accumulate || run.start > base + keys.start;
+                // SAFETY: rows below `count`, keys that one of them sees: within the weights (asserted) and,
+                // as the caller promises, the values and the result. `Cpu` proves the instruction set.
+                unsafe {
+                    kernel(TileArgs {
+                        m: part.len(),
+                        n,
+                        k: run.len(),
+                        a: weights.as_ptr().add(part.start * ld + run.start - base),
+                        lda: ld,
+                        b,
+                        ldb: values.ld,
+                        panel: values.panel,
+                        c: out.add(part.start * ldc),
+                        ldc,
+                        accumulate,
+                        far: false,
+                    });
+                }
             }
         };
         // SAFETY: row r < count of the result, these columns.
@@ -380,10 +394,7 @@ impl Call<'_> {
                 (0..rows.count).for_each(|r| result(r).fill(0.0));
                 by_tile(all.start..shared.start);
             }
-            for first in shared.clone().step_by(depth) {
-                let keys = first..shared.end.min(first.saturating_add(depth));
-                product(gemm.tile, 0..rows.count, keys, !at_once || first > shared.start);
-            }
+            product(gemm.tile, 0..rows.count, shared.clone(), !at_once);
             by_tile(shared.end..all.end);
         }
         for (r, (&sum, seen)) in sums.iter().zip(seen).enumerate() {

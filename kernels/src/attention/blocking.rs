@@ -1,6 +1,7 @@
 //! Block sizes: chosen for the caches and the shape, injectable by tests.
 
-use super::{AttentionExtent, AttentionShape, Segment};
+use super::segment::Sequence;
+use super::{AttentionExtent, AttentionShape, Source};
 use crate::cpu::Cpu;
 
 /// How attention is cut into items for the workers and blocks for the caches.
@@ -57,21 +58,23 @@ pub(super) fn most_scores(cpu: Cpu, rows: usize, keys: usize) -> usize {
 
 impl Blocking {
     /// The sizes that [`attention()`](super::attention()) uses on up to `threads` workers.
-    pub fn new(cpu: Cpu, threads: usize, shape: &AttentionShape, segments: &[Segment]) -> Blocking {
-        let AttentionExtent { queries: longest, keys } = AttentionExtent::of(segments);
+    pub fn new(cpu: Cpu, threads: usize, shape: &AttentionShape, source: &Source<'_>) -> Blocking {
+        let AttentionExtent { queries: longest, .. } = source.extent();
         let (mr, nr) = (cpu.table.gemm.mr, cpu.table.gemm.nr);
-        let rows = scores_in_cache(cpu) / row_of_scores(nr, keys).max(1);
+        let width = source.width(MOST_ROWS.max(mr));
+        let rows = scores_in_cache(cpu) / row_of_scores(nr, width).max(1);
         let rows = (rows.min(MOST_ROWS) / mr * mr).max(mr);
         // Of equal blocks none is small. One query's heads make a block too.
-        let longest = longest.max(shape.heads / shape.kv_heads.max(1));
+        let (longest_queries, longest) =
+            (longest, longest.max(shape.heads / shape.kv_heads.max(1)));
         let rows = longest.div_ceil(longest.div_ceil(rows).max(1)).next_multiple_of(mr).min(rows);
         let mut queries = usize::MAX;
         let mut spread = false;
         if threads > 1 {
-            let all: usize = segments.iter().map(|s| s.queries.len() * shape.kv_heads).sum();
+            let all: usize = source.iter().map(|s| s.count() * shape.kv_heads).sum();
             queries = all.div_ceil(threads * ITEMS_PER_WORKER).max(FEWEST_QUERIES);
             queries = queries.next_multiple_of(rows);
-            spread = all < threads && segments.iter().all(|s| s.queries.len() <= 1);
+            spread = all < threads && longest_queries <= 1;
         }
         Blocking { rows, keys: 256, queries, pack_values: 4 * mr, copy_queries: 96, spread }
     }
@@ -86,13 +89,13 @@ impl Blocking {
         }
     }
 
-    /// How many workers these segments are worth.
-    pub(super) fn workers(threads: usize, shape: &AttentionShape, segments: &[Segment]) -> usize {
+    /// How many workers these sequences are worth.
+    pub(super) fn workers(threads: usize, shape: &AttentionShape, source: &Source<'_>) -> usize {
         let AttentionShape { heads, d_k, d_v, .. } = *shape;
         // An exponential costs about as much as two dozen multiply-adds.
         let each = d_k + d_v + 24;
-        let scores = |s: &Segment| s.queries.len().saturating_mul(s.keys.len());
-        let work = segments.iter().map(scores).fold(0, usize::saturating_add);
+        let scores = |s: Sequence<'_>| s.count().saturating_mul(s.width(1));
+        let work = source.iter().map(scores).fold(0, usize::saturating_add);
         if work.saturating_mul(heads * each) < WORTH_SHARING { 1 } else { threads }
     }
 }

@@ -1,24 +1,48 @@
 //! Who computes what: items for the workers, and a way for one query over a long cache.
 
-use super::block::{Call, Rows, Span, Values, Weights};
+use super::block::{Call, Rows, Span, Weights};
 use super::blocking::{Blocking, MOST_ROWS, most_scores, row_of_scores};
-use super::keys::{pack_keys, pack_values};
+use super::keys::{Runs, pack_keys, pack_values};
 use super::mask::Seen;
-use super::{AttentionExtent, AttentionShape, Segment};
+use super::parts::Parts;
+use super::segment::Sequence;
+use super::{AttentionExtent, AttentionShape, Source};
 use crate::cpu::Cpu;
 use crate::par::Par;
 use crate::scratch::{Need, Stack};
 use std::ops::Range;
 
-/// Room for `rows` rows of `keys` keys, with `scores` elements for their scores.
+/// Room for `rows` rows of scores, with `scores` elements for them all.
 #[track_caller]
-fn block_need(d_k: usize, rows: usize, keys: usize, scores: usize) -> Need {
+fn block_need(d_k: usize, rows: usize, row: RowNeed, scores: usize) -> Need {
     let queries = rows.checked_mul(d_k).expect("scratch size overflows");
     Need::of::<f32>(scores)
         .and(Need::of::<f32>(rows))
         .and(Need::of::<usize>(3 * rows))
-        .and(Need::of::<u8>(keys))
+        .and(row.need())
         .and(Need::of::<f32>(queries))
+}
+
+/// Elements that a row of scores needs while it is weighed: for marks of hidden keys, and for biases.
+#[derive(Clone, Copy)]
+struct RowNeed {
+    marks: usize,
+    added: usize,
+}
+
+impl RowNeed {
+    /// What a call needs for rows of `keys` keys.
+    fn of(call: &Call<'_>, keys: usize) -> RowNeed {
+        RowNeed {
+            marks: if call.mask.is_none() { 0 } else { keys },
+            added: if call.mask.relative.is_none() { 0 } else { keys },
+        }
+    }
+
+    #[track_caller]
+    fn need(self) -> Need {
+        Need::of::<u8>(self.marks).and(Need::of::<f32>(self.added))
+    }
 }
 
 /// Room for the keys and values of one head.
@@ -36,8 +60,8 @@ fn most_rows(shape: &AttentionShape, extent: AttentionExtent) -> usize {
     extent.queries.max(shape.heads / shape.kv_heads.max(1))
 }
 
-/// What [`run`] takes from its stack, for any segments within `extent`: with the block sizes of the call's own
-/// choice, or given ones.
+/// What [`run`] takes from its stack, for any sequences within `extent`: with the block sizes of the call's own
+/// choice, or given ones; from a cache nothing is packed.
 #[track_caller]
 pub(super) fn scratch(
     cpu: Cpu,
@@ -45,6 +69,7 @@ pub(super) fn scratch(
     threads: usize,
     shape: &AttentionShape,
     extent: AttentionExtent,
+    cached: bool,
 ) -> Need {
     let keys = extent.keys;
     let row = row_of_scores(cpu.table.gemm.nr, keys);
@@ -55,91 +80,115 @@ pub(super) fn scratch(
         None => Some(most_scores(cpu, rows, keys)),
     };
     let scores = scores.expect("scratch size overflows");
-    let each = panels_need(cpu, shape, keys).and(block_need(shape.d_k, rows, keys, scores));
-    let spread =
-        block_need(0, shape.heads, keys, shape.heads.checked_mul(row).expect("scratch size"));
+    let each_row = RowNeed { marks: keys, added: keys };
+    let panels = if cached { Need::NONE } else { panels_need(cpu, shape, keys) };
+    let each = panels.and(block_need(shape.d_k, rows, each_row, scores));
+    let all_heads = shape.heads.checked_mul(row).expect("scratch size overflows");
+    let spread = block_need(0, shape.heads, each_row, all_heads);
     let spread = if threads > 1 { spread } else { Need::NONE };
     each.times(threads.max(1)).and(spread)
 }
 
 /// Attention, shapes checked, with something to compute.
 #[track_caller]
-pub(super) fn run(
-    call: &Call<'_>,
-    par: Par<'_>,
-    blocking: &Blocking,
-    segments: &[Segment],
-    stack: &mut Stack<'_>,
-) {
-    if blocking.spread && par.threads() > 1 && segments.iter().all(|s| s.queries.len() <= 1) {
-        for segment in segments.iter().filter(|s| !s.queries.is_empty()) {
-            spread(call, par, blocking, segment, stack);
+pub(super) fn run(call: &Call<'_>, par: Par<'_>, blocking: &Blocking, stack: &mut Stack<'_>) {
+    let source = &call.source;
+    if blocking.spread && par.threads() > 1 && source.iter().all(|s| s.count() <= 1) {
+        for sequence in source.iter().filter(|s| s.count() > 0) {
+            spread(call, par, blocking, sequence, stack);
         }
         return;
     }
     let kv_heads = call.shape.kv_heads;
-    let items_of = |s: &Segment| kv_heads * s.queries.len().div_ceil(blocking.queries);
-    let items = segments.iter().map(items_of).sum();
-    let extent = AttentionExtent::of(segments);
-    let (keys, rows) = (extent.keys, blocking.rows.min(most_rows(call.shape, extent)));
-    let row = row_of_scores(call.cpu.table.gemm.nr, keys);
-    let marks = if call.mask.is_none() { 0 } else { keys };
-    let block = block_need(call.shape.d_k, rows, marks, rows * row);
-    let each = panels_need(call.cpu, call.shape, keys).and(block);
-    par.run_with(items, each, stack, &|mut item, stack| {
-        let mut segments = segments.iter();
-        let mut segment = segments.next().expect("an item of some segment");
-        while item >= items_of(segment) {
-            item -= items_of(segment);
-            segment = segments.next().expect("an item of some segment");
+    let items_of = |s: &Sequence<'_>| kv_heads * s.count().div_ceil(blocking.queries);
+    let items = source.iter().map(|s| items_of(&s)).sum();
+    let extent = source.extent();
+    let rows = blocking.rows.min(most_rows(call.shape, extent));
+    let width = source.width(rows);
+    let row = row_of_scores(call.cpu.table.gemm.nr, width);
+    let block = block_need(call.shape.d_k, rows, RowNeed::of(call, width), rows * row);
+    let panels = match source {
+        Source::Rows { .. } => panels_need(call.cpu, call.shape, extent.keys),
+        Source::Cache { .. } => Need::NONE,
+    };
+    par.run_with(items, panels.and(block), stack, &|mut item, stack| {
+        let mut sequences = source.iter();
+        let mut sequence = sequences.next().expect("an item of some sequence");
+        while item >= items_of(&sequence) {
+            item -= items_of(&sequence);
+            sequence = sequences.next().expect("an item of some sequence");
         }
         // The last queries first: under a causal mask they have most to do.
-        let chunks = items_of(segment) / kv_heads;
+        let chunks = items_of(&sequence) / kv_heads;
         let first = (chunks - 1 - item / kv_heads) * blocking.queries;
-        let queries = first..segment.queries.len().min(first.saturating_add(blocking.queries));
-        one_item(call, blocking, segment, item % kv_heads, queries, stack);
+        let queries = first..sequence.count().min(first.saturating_add(blocking.queries));
+        one_item(call, blocking, sequence, item % kv_heads, queries, stack);
     });
 }
 
-/// Some queries of a segment with all heads that share the keys and values of `kv_head`.
+/// Some queries of a sequence with all heads that share the keys and values of `kv_head`.
 fn one_item(
     call: &Call<'_>,
     blocking: &Blocking,
-    segment: &Segment,
+    sequence: Sequence<'_>,
     kv_head: usize,
     queries: Range<usize>,
     mut stack: Stack<'_>,
 ) {
-    let &AttentionShape { heads, kv_heads, d_k, d_v, .. } = call.shape;
-    let nr = call.cpu.table.gemm.nr;
+    let &AttentionShape { heads, kv_heads, .. } = call.shape;
     let group = heads / kv_heads;
-    // Of a causal segment, what no query here sees is not even packed.
-    let end = segment.end_for(queries.end - 1);
-    let keys = segment.keys.start..segment.keys.start + end;
-    let k = call.k.rows_range(keys.clone()).columns(kv_head * d_k..(kv_head + 1) * d_k);
-    let v = call.v.rows_range(keys).columns(kv_head * d_v..(kv_head + 1) * d_v);
-    let (panels, mut stack) = stack.take::<f32>(end.next_multiple_of(nr) * d_k);
-    pack_keys(call.cpu, k, panels);
-    let packed = queries.len() * group >= blocking.pack_values;
-    let columns = if packed { d_v.next_multiple_of(nr) } else { 0 };
-    let (values, mut stack) = stack.take::<f32>(end * columns);
-    let values = if packed {
-        pack_values(v, nr, values);
-        Values { base: values.as_ptr(), ld: nr, panel: end * nr }
-    } else {
-        Values { base: v.as_ptr(), ld: v.stride(), panel: nr }
-    };
     let over_heads = queries.len() == 1;
     let (rounds, count) = if over_heads { (1, group) } else { (group, queries.len()) };
-    for round in 0..rounds {
-        for first in (0..count).step_by(blocking.rows) {
-            let (head, query) = if over_heads { (first, 0) } else { (round, first) };
-            let count = blocking.rows.min(count - first);
-            let (head, query) = (kv_head * group + head, queries.start + query);
-            let rows = Rows::new(call, segment, head, query, count, over_heads);
-            one_block(call, blocking, rows, panels, values, end, &mut stack);
+    with_keys(call, blocking, sequence, kv_head, &queries, &mut stack, |keys, values, stack| {
+        for round in 0..rounds {
+            for first in (0..count).step_by(blocking.rows) {
+                let (head, query) = if over_heads { (first, 0) } else { (round, first) };
+                let count = blocking.rows.min(count - first);
+                let at = (kv_head * group + head, queries.start + query);
+                let rows = Rows::new(call, sequence, at, count, over_heads);
+                one_block(call, blocking, rows, keys, values, stack);
+            }
         }
-    }
+    });
+}
+
+/// Calls `work` with the keys and values of `kv_head` that these queries see: from the cache, or packed here.
+fn with_keys(
+    call: &Call<'_>,
+    blocking: &Blocking,
+    sequence: Sequence<'_>,
+    kv_head: usize,
+    queries: &Range<usize>,
+    stack: &mut Stack<'_>,
+    mut work: impl FnMut(Runs<'_>, Runs<'_>, &mut Stack<'_>),
+) {
+    let &AttentionShape { heads, kv_heads, d_k, d_v, .. } = call.shape;
+    let (k, v) = match call.source {
+        Source::Rows { k, v, .. } => (k, v),
+        Source::Cache { cache, .. } => {
+            let pages = sequence.pages;
+            return work(cache.keys(kv_head, pages), cache.values(kv_head, pages), stack);
+        }
+    };
+    let nr = call.cpu.table.gemm.nr;
+    // What no query here sees is not even packed.
+    let keys = sequence.keys_for(queries.clone());
+    let rows = sequence.row + keys.start..sequence.row + keys.end;
+    let k = k.rows_range(rows.clone()).columns(kv_head * d_k..(kv_head + 1) * d_k);
+    let v = v.rows_range(rows).columns(kv_head * d_v..(kv_head + 1) * d_v);
+    let (panels, mut stack) = stack.take::<f32>(keys.len().next_multiple_of(nr) * d_k);
+    pack_keys(call.cpu, k, panels);
+    let packed = queries.len() * (heads / kv_heads) >= blocking.pack_values;
+    let columns = if packed { d_v.next_multiple_of(nr) } else { 0 };
+    let (values, mut stack) = stack.take::<f32>(keys.len() * columns);
+    let run = |base, ld, panel| Runs { base, first: keys.start, ld, panel, pages: None };
+    let values = if packed {
+        pack_values(v, nr, values);
+        run(values.as_ptr(), nr, keys.len() * nr)
+    } else {
+        run(v.as_ptr(), v.stride(), nr)
+    };
+    work(run(panels.as_ptr(), d_k, 0), values, &mut stack);
 }
 
 /// Scores, weights and weighted values of one block of rows.
@@ -147,61 +196,36 @@ fn one_block(
     call: &Call<'_>,
     blocking: &Blocking,
     rows: Rows<'_>,
-    panels: &[f32],
-    values: Values,
-    end: usize,
+    keys: Runs<'_>,
+    values: Runs<'_>,
     stack: &mut Stack<'_>,
 ) {
-    let ld = row_of_scores(call.cpu.table.gemm.nr, end);
-    let marks = if call.mask.is_none() { 0 } else { end };
+    let width = rows.keys.len();
+    let ld = row_of_scores(call.cpu.table.gemm.nr, width);
+    let need = RowNeed::of(call, width);
     let (scores, mut stack) = stack.take::<f32>(rows.count * ld);
     let (sums, mut stack) = stack.take::<f32>(rows.count);
     let (seen, mut stack) = stack.take::<usize>(3 * rows.count);
-    let (visible, mut stack) = stack.take::<u8>(marks);
+    let (visible, mut stack) = stack.take::<u8>(need.marks);
+    let (added, mut stack) = stack.take::<f32>(need.added);
     let (copy, _) = stack.take::<f32>(rows.count * call.shape.d_k);
-    let rows = &if end < blocking.copy_queries { rows } else { rows.copied(call.shape.d_k, copy) };
+    let rows = if width < blocking.copy_queries { rows } else { rows.copied(call.shape.d_k, copy) };
     let (seen, _) = seen.as_chunks_mut::<3>();
     for (r, seen) in seen.iter_mut().enumerate() {
-        *seen = call.see(rows, r, visible);
+        *seen = call.see(&rows, r, visible);
     }
     let span = Span::of(seen);
-    // SAFETY: `panels` holds every key below `end`, beyond which no row of the item sees; rows of
+    // SAFETY: `keys` are all that some row of the item sees, those of these rows among them; rows of
     // scores, ours alone, have room for whole panels of that many keys.
-    unsafe { call.scores(rows, seen, &span, panels.as_ptr(), scores.as_mut_ptr(), ld) };
+    unsafe { call.scores(&rows, seen, &span, keys, scores.as_mut_ptr(), ld) };
     for (r, (sum, &seen)) in sums.iter_mut().zip(seen.iter()).enumerate() {
-        *sum = call.weigh(rows, r, seen, span.all(), &mut scores[r * ld..][..ld]);
+        let scores = &mut scores[r * ld..][..ld];
+        // SAFETY: an item is one worker's, and no other has these queries with these heads.
+        *sum = unsafe { call.weigh(&rows, r, seen, span.all(), scores, added) };
     }
     let weights = Weights { seen, span, weights: scores, ld, sums };
-    // SAFETY: `values` covers all keys below `end`; an item is one worker's, and no other has these
-    // queries with these heads.
-    unsafe { call.weigh_values(rows, 0..call.shape.d_v, blocking.keys, weights, values) };
-}
-
-/// A shared slice of which each worker writes a part of its own.
-struct Parts<T>(*mut T);
-
-// SAFETY: the parts are disjoint: see the uses.
-unsafe impl<T: Send> Sync for Parts<T> {}
-
-impl<T> Parts<T> {
-    /// Address of element `index`.
-    ///
-    /// # Safety
-    /// It lies inside the slice.
-    unsafe fn at(&self, index: usize) -> *mut T {
-        // SAFETY: the caller's promise.
-        unsafe { self.0.add(index) }
-    }
-
-    /// Elements `first..first + len`.
-    ///
-    /// # Safety
-    /// They lie inside the slice, and nobody else uses them meanwhile.
-    #[expect(clippy::mut_from_ref, reason = "the caller promises that parts are disjoint")]
-    unsafe fn part(&self, first: usize, len: usize) -> &mut [T] {
-        // SAFETY: the caller's promise.
-        unsafe { std::slice::from_raw_parts_mut(self.at(first), len) }
-    }
+    // SAFETY: `values` are those of `keys`; queries and heads are ours, as above.
+    unsafe { call.weigh_values(&rows, 0..call.shape.d_v, blocking.keys, weights, values) };
 }
 
 /// One query over many keys, with fewer heads than workers: three phases, shared out over panels of
@@ -211,50 +235,67 @@ fn spread(
     call: &Call<'_>,
     par: Par<'_>,
     blocking: &Blocking,
-    segment: &Segment,
+    sequence: Sequence<'_>,
     stack: &mut Stack<'_>,
 ) {
     let &AttentionShape { heads, kv_heads, d_k, d_v, .. } = call.shape;
     let nr = call.cpu.table.gemm.nr;
     let group = heads / kv_heads;
-    let end = segment.end_for(0);
-    let ld = row_of_scores(nr, end);
-    let marks = if call.mask.is_none() { 0 } else { end };
+    let keys = sequence.keys_for(0..1);
+    let width = keys.len();
+    let ld = row_of_scores(nr, width);
+    let need = RowNeed::of(call, width);
     let (scores, mut stack) =
         stack.take::<f32>(heads.checked_mul(ld).expect("scratch size overflows"));
     let (sums, mut stack) = stack.take::<f32>(heads);
     let (seen, mut stack) = stack.take::<usize>(3 * heads);
     let (seen, _) = seen.as_chunks_mut::<3>();
-    let rows = |kv_head: usize| Rows::new(call, segment, kv_head * group, 0, group, true);
-    let keys = call.k.rows_range(segment.keys.start..segment.keys.start + end);
-    let values = call.v.rows_range(segment.keys.start..segment.keys.start + end);
+    let rows = |kv_head: usize| Rows::new(call, sequence, (kv_head * group, 0), group, true);
 
-    // Scores: an item is a few panels of one group's keys.
-    let panels = end.div_ceil(nr);
+    // Scores: an item is a few panels of one group's keys, packed when they are not yet.
+    let panels = width.div_ceil(nr);
     let some = panels.div_ceil(4 * par.threads()).max(2);
     let across = panels.div_ceil(some);
-    let shared = Parts(scores.as_mut_ptr());
-    let each = Need::of::<f32>(d_k * nr);
+    let shared = Parts::new(scores);
+    let each = match call.source {
+        Source::Rows { .. } => Need::of::<f32>(d_k * nr),
+        Source::Cache { .. } => Need::NONE,
+    };
     par.run_with(kv_heads * across, each, &mut stack, &|item, mut stack| {
         let (kv_head, first) = (item / across, item % across * some);
-        let keys = keys.columns(kv_head * d_k..(kv_head + 1) * d_k);
-        let (packed, _) = stack.take::<f32>(d_k * nr);
-        for panel in first..panels.min(first + some) {
-            let keys = keys.rows_range(panel * nr..end.min((panel + 1) * nr));
-            pack_keys(call.cpu, keys, packed);
-            // SAFETY: a packed panel, and its columns in the rows of this group, that no other item
-            // has; `panel` is counted from `packed` on.
+        let rows = rows(kv_head);
+        let score = |part: Range<usize>, keys: Runs<'_>| {
+            // SAFETY: keys that `keys` holds, and their columns in the rows of this group, that no other item has.
             unsafe {
-                let at = shared.at(kv_head * group * ld + panel * nr);
-                call.score_keys(&rows(kv_head), 0..group, 0..keys.rows(), packed.as_ptr(), at, ld);
+                let at = shared.at(kv_head * group * ld);
+                call.score_keys(&rows, 0..group, part, keys, at, ld);
+            }
+        };
+        let part = |panel: usize, end: usize| panel * nr..width.min(end * nr);
+        let end = panels.min(first + some);
+        match call.source {
+            Source::Cache { cache, .. } => {
+                score(part(first, end), cache.keys(kv_head, sequence.pages));
+            }
+            Source::Rows { k, .. } => {
+                let k = k.columns(kv_head * d_k..(kv_head + 1) * d_k);
+                let (packed, _) = stack.take::<f32>(d_k * nr);
+                for panel in first..end {
+                    let part = part(panel, panel + 1);
+                    let start = keys.start + part.start;
+                    let at = sequence.row + start;
+                    pack_keys(call.cpu, k.rows_range(at..at + part.len()), packed);
+                    let base = packed.as_ptr();
+                    score(part, Runs { base, first: start, ld: d_k, panel: 0, pages: None });
+                }
             }
         }
     });
 
     // Weights: an item is one head's row.
-    let (shared, shared_seen) = (Parts(scores.as_mut_ptr()), Parts(seen.as_mut_ptr()));
-    let shared_sums = Parts(sums.as_mut_ptr());
-    par.run_with(heads, Need::of::<u8>(marks), &mut stack, &|head, mut stack| {
+    let (shared, shared_seen) = (Parts::new(scores), Parts::new(seen));
+    let shared_sums = Parts::new(sums);
+    par.run_with(heads, need.need(), &mut stack, &|head, mut stack| {
         // SAFETY: row `head` of each, which no other item has.
         let (scores, seen, sum) = unsafe {
             (
@@ -263,10 +304,12 @@ fn spread(
                 &mut shared_sums.part(head, 1)[0],
             )
         };
-        let (visible, _) = stack.take::<u8>(marks);
-        let all = Rows::new(call, segment, 0, 0, heads, true);
+        let (visible, mut stack) = stack.take::<u8>(need.marks);
+        let (added, _) = stack.take::<f32>(need.added);
+        let all = Rows::new(call, sequence, (0, 0), heads, true);
         *seen = call.see(&all, head, visible);
-        *sum = call.weigh(&all, head, *seen, 0..end, scores);
+        // SAFETY: an item is one head's.
+        *sum = unsafe { call.weigh(&all, head, *seen, 0..width, scores, added) };
     });
 
     // Weighted values: an item is one panel of columns for one group.
@@ -274,7 +317,6 @@ fn spread(
     let across = d_v.div_ceil(nr);
     par.run(kv_heads * across, &|item, _| {
         let (kv_head, first) = (item / across, item % across * nr);
-        let v = values.columns(kv_head * d_v..(kv_head + 1) * d_v);
         let group = kv_head * group..(kv_head + 1) * group;
         let weights = Weights {
             span: Span::of(&seen[group.clone()]),
@@ -283,9 +325,16 @@ fn spread(
             ld,
             sums: &sums[group],
         };
-        let values = Values { base: v.as_ptr(), ld: v.stride(), panel: nr };
+        let values = match call.source {
+            Source::Cache { cache, .. } => cache.values(kv_head, sequence.pages),
+            Source::Rows { v, .. } => {
+                let rows = sequence.row..sequence.row + sequence.keys;
+                let v = v.rows_range(rows).columns(kv_head * d_v..(kv_head + 1) * d_v);
+                Runs { base: v.as_ptr(), first: 0, ld: v.stride(), panel: nr, pages: None }
+            }
+        };
         let columns = first..d_v.min(first + nr);
-        // SAFETY: V in place, and columns of the result that no other item has.
+        // SAFETY: V where it lies, and columns of the result that no other item has.
         unsafe { call.weigh_values(&rows(kv_head), columns, blocking.keys, weights, values) };
     });
 }

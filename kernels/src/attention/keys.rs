@@ -1,8 +1,68 @@
-//! Keys and values in panels.
+//! Where the keys and values of one head lie: packed into panels, in place, or in the pages of a cache.
 
 use crate::cpu::Cpu;
 use crate::table::PackArgs;
 use crate::view::Mat;
+use std::ops::Range;
+
+/// Keys or values of one head of one sequence, in runs of memory: one run when they are packed or in
+/// place, one per page in a cache.
+///
+/// Keys come in panels of nr, transposed: from a panel's first key on, panels are nr·`ld` apart. Values:
+/// column c of a key lies `(c / nr)·panel + c mod nr` after its address, keys are `ld` apart.
+#[derive(Clone, Copy)]
+pub(super) struct Runs<'a> {
+    /// Of the first run, or of the first page of the cache.
+    pub(super) base: *const f32,
+    /// The key that lies there.
+    pub(super) first: usize,
+    pub(super) ld: usize,
+    pub(super) panel: usize,
+    pub(super) pages: Option<Pages<'a>>,
+}
+
+/// Runs that are pages.
+#[derive(Clone, Copy)]
+pub(super) struct Pages<'a> {
+    /// Which pages, in order.
+    pub(super) numbers: &'a [u32],
+    /// Keys of a page.
+    pub(super) length: usize,
+    /// Elements from one page to the next.
+    pub(super) stride: usize,
+}
+
+impl<'a> Runs<'a> {
+    /// The same values from column panel · nr on.
+    pub(super) fn columns_from(self, panel: usize) -> Runs<'a> {
+        Runs { base: self.base.wrapping_add(panel * self.panel), ..self }
+    }
+
+    /// Cuts keys where a run ends, and after `most` keys: each part with the address of its first key.
+    pub(super) fn cut(
+        self,
+        keys: Range<usize>,
+        most: usize,
+    ) -> impl Iterator<Item = (Range<usize>, *const f32)> {
+        let Range { mut start, end } = keys;
+        std::iter::from_fn(move || {
+            if start >= end {
+                return None;
+            }
+            let mut next = end.min(start.saturating_add(most));
+            let mut at = self.base;
+            let mut within = start - self.first;
+            if let Some(Pages { numbers, length, stride }) = self.pages {
+                at = at.wrapping_add(numbers[start / length] as usize * stride);
+                within = start % length;
+                next = next.min(start - within + length);
+            }
+            let part = start..next;
+            start = next;
+            Some((part, at.wrapping_add(within * self.ld)))
+        })
+    }
+}
 
 /// Packs keys, s × d_k, into panels of nr keys, transposed: element p of key j lies at
 /// `(j / nr)·d_k·nr + p·nr + j mod nr`. The last panel is filled up with copies, whose scores nobody reads.

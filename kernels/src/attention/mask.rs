@@ -1,95 +1,265 @@
-//! Which keys a query sees.
+//! What hides keys, and what is added to scores.
 
-use super::{Mask, Segment};
+use super::Source;
+use super::segment::Sequence;
+use crate::view::Mat;
+
+/// A t × s matrix of mask values, one for all heads or one per head.
+///
+/// Rows go by the row of Q, columns by the index of the key within its segment; a matrix may have
+/// more columns than a segment has keys.
+#[derive(Clone, Copy, Debug)]
+pub enum PerHead<'a, T> {
+    /// Row = row of Q.
+    Shared(Mat<'a, T>),
+    /// Row = head · (rows of Q) + row of Q.
+    Each(Mat<'a, T>),
+}
+
+impl<'a, T: Copy> PerHead<'a, T> {
+    /// The row for one head and one row of a Q with `queries` rows.
+    pub(crate) fn row(&self, queries: usize, head: usize, row: usize) -> &'a [T] {
+        match self {
+            PerHead::Shared(mat) => mat.row(row),
+            PerHead::Each(mat) => mat.row(head * queries + row),
+        }
+    }
+
+    #[track_caller]
+    fn check(&self, what: &str, heads: usize, queries: usize, longest: usize) {
+        let (mat, rows) = match self {
+            PerHead::Shared(mat) => (mat, Some(queries)),
+            PerHead::Each(mat) => (mat, heads.checked_mul(queries)),
+        };
+        assert!(
+            Some(mat.rows()) == rows && mat.cols() >= longest,
+            "{what} of {}×{}, expected {rows:?} rows and at least {longest} columns \
+             ({heads} heads, {queries} queries)",
+            mat.rows(),
+            mat.cols()
+        );
+    }
+}
+
+/// A bias that depends on the head and on how far a key lies from the query's position, as in T5 or ALiBi:
+/// one row per head instead of a t × s matrix.
+#[derive(Clone, Copy, Debug)]
+pub struct Relative<'a> {
+    /// heads × distances: the key at distance δ from the query's position, δ = j − (i + offset), is given
+    /// column `zero` + δ. The offset is that of the segment's [`Reach`](super::Reach).
+    pub table: Mat<'a>,
+    /// The column of the query's own position.
+    pub zero: usize,
+}
+
+impl<'a> Relative<'a> {
+    /// The entry for key `j` of a query at `position`.
+    pub(crate) fn at(&self, head: usize, position: isize, j: usize) -> f32 {
+        self.table.row(head)[self.column(position, j)]
+    }
+
+    /// The entries for the keys from `first` on, one after the other.
+    fn from(&self, head: usize, position: isize, first: usize) -> &'a [f32] {
+        &self.table.row(head)[self.column(position, first)..]
+    }
+
+    fn column(&self, position: isize, j: usize) -> usize {
+        ((j as isize).saturating_sub(position) as usize).wrapping_add(self.zero)
+    }
+
+    /// Columns that a sequence can ask for must exist.
+    #[track_caller]
+    fn check(&self, heads: usize, sequence: &Sequence<'_>) {
+        let Relative { table, zero } = self;
+        assert!(table.rows() == heads, "relative bias of {} rows, {heads} heads", table.rows());
+        let signed = |n: usize| isize::try_from(n).unwrap_or(isize::MAX);
+        for i in [0, sequence.count().wrapping_sub(1)] {
+            if i >= sequence.count() || sequence.first_for(i) >= sequence.end_for(i) {
+                continue;
+            }
+            let position = sequence.reach.position(i);
+            let (first, last) = (sequence.first_for(i), sequence.end_for(i) - 1);
+            let [first, last] = [first, last].map(|j| signed(j).saturating_sub(position));
+            let column = |distance: isize| signed(*zero).checked_add(distance);
+            assert!(
+                column(first).is_some_and(|c| c >= 0)
+                    && column(last).is_some_and(|c| c < signed(table.cols())),
+                "relative bias of {} columns, that of distance 0 being {zero}, for distances {first} to {last}",
+                table.cols()
+            );
+        }
+    }
+}
+
+/// What hides keys, and what is added to scores. All parts combine, also with the segments' reach.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Mask<'a> {
+    /// By row of K: `true` = visible. Not with a cache, which has no such rows.
+    pub keys: Option<&'a [bool]>,
+    /// By query and key: `true` = visible.
+    pub visible: Option<PerHead<'a, bool>>,
+    /// Added to the scaled scores. Only −∞ hides a key; any other number, however low, is arithmetic.
+    pub bias: Option<PerHead<'a, f32>>,
+    /// Added likewise. With both, their sum is added.
+    pub relative: Option<Relative<'a>>,
+}
 
 /// What one query sees: `[first, end, count]`, that is `count` of the keys `first..end`, the first and the
 /// last of them included. Without holes, `count = end − first`; seeing nothing is `[0, 0, 0]`.
 pub(super) type Seen = [usize; 3];
 
-impl Segment {
-    /// The end of the keys that the diagonal lets query `i` see.
-    pub(super) fn end_for(&self, i: usize) -> usize {
-        let keys = self.keys.len();
-        self.diagonal.map_or(keys, |diagonal| {
-            (i as isize).saturating_add(diagonal).saturating_add(1).clamp(0, keys as isize) as usize
-        })
+/// One query of one head.
+#[derive(Clone, Copy)]
+pub(super) struct Query<'a> {
+    pub(super) sequence: Sequence<'a>,
+    pub(super) head: usize,
+    /// Its number within the sequence.
+    pub(super) index: usize,
+    /// Rows of Q.
+    pub(super) of: usize,
+    /// The key from which on keys are counted here.
+    pub(super) base: usize,
+}
+
+impl Query<'_> {
+    /// The row of Q.
+    pub(super) fn row(&self) -> usize {
+        self.sequence.start + self.index
+    }
+
+    /// The entries of a matrix of mask values, from key `base` on.
+    fn entries<'m, T: Copy>(&self, mask: PerHead<'m, T>) -> &'m [T] {
+        &mask.row(self.of, self.head, self.row())[self.base..]
+    }
+
+    /// The entries of a relative bias for the keys from `first` on, counted from `base`.
+    fn relative<'m>(&self, relative: &Relative<'m>, first: usize) -> &'m [f32] {
+        let position = self.sequence.reach.position(self.index);
+        relative.from(self.head, position, self.base + first)
     }
 }
 
-impl Mask<'_> {
-    /// Whether only diagonals hide keys.
+impl<'a> Mask<'a> {
+    /// Whether nothing but the reach hides keys.
     pub(super) fn is_none(&self) -> bool {
-        self.keys.is_none() && self.visible.is_none() && self.bias.is_none()
+        self.keys.is_none()
+            && self.visible.is_none()
+            && self.bias.is_none()
+            && self.relative.is_none()
     }
 
-    /// What query `i` of a segment sees. See [`Mask::seen_through`].
-    #[inline(always)]
-    pub(super) fn seen(
-        &self,
-        segment: &Segment,
-        queries: usize,
-        head: usize,
-        i: usize,
-        visible: &mut [u8],
-    ) -> Seen {
-        if self.is_none() {
-            let end = segment.end_for(i);
-            return [0, end, end];
+    /// Shapes against the operands.
+    #[track_caller]
+    pub(super) fn check(&self, heads: usize, queries: usize, source: &Source<'_>) {
+        let longest = source.extent().keys;
+        match (self.keys, source) {
+            (Some(keys), Source::Rows { k, .. }) => {
+                assert_eq!(keys.len(), k.rows(), "key mask against the rows of K");
+            }
+            (Some(_), Source::Cache { .. }) => {
+                panic!("a mask by row of K, and a cache without rows")
+            }
+            (None, _) => {}
         }
-        self.seen_through(segment, queries, head, i, visible)
+        if let Some(visible) = &self.visible {
+            visible.check("boolean mask", heads, queries, longest);
+        }
+        if let Some(bias) = &self.bias {
+            bias.check("bias", heads, queries, longest);
+        }
+        if let Some(relative) = &self.relative {
+            source.iter().for_each(|sequence| relative.check(heads, &sequence));
+        }
     }
 
-    /// What query `i` of a segment sees with `head`; of a Q with `queries` rows. Writes 1 or 0 per key to
-    /// `visible[..end]`.
+    /// What a query sees, in keys counted from its base. See [`Mask::seen_through`].
+    #[inline(always)]
+    pub(super) fn seen(&self, query: &Query<'_>, visible: &mut [u8]) -> Seen {
+        let first = query.sequence.first_for(query.index);
+        let end = query.sequence.end_for(query.index);
+        if first >= end {
+            return [0, 0, 0];
+        }
+        let (first, end) = (first - query.base, end - query.base);
+        if self.is_none() {
+            [first, end, end - first]
+        } else {
+            self.seen_through(query, first, end, visible)
+        }
+    }
+
+    /// What a query sees of the keys `first..end`. Writes 1 or 0 per key to `visible[first..end]`.
     #[inline(never)]
     fn seen_through(
         &self,
-        segment: &Segment,
-        queries: usize,
-        head: usize,
-        i: usize,
+        query: &Query<'_>,
+        first: usize,
+        end: usize,
         visible: &mut [u8],
     ) -> Seen {
-        let end = segment.end_for(i);
-        let row = segment.queries.start + i;
-        let visible = &mut visible[..end];
-        match self.keys {
+        let visible = &mut visible[first..end];
+        match self.keys(query) {
             Some(keys) => {
-                let keys = &keys[segment.keys.start..];
-                visible.iter_mut().zip(keys).for_each(|(v, &key)| *v = u8::from(key));
+                visible.iter_mut().zip(&keys[first..]).for_each(|(v, &key)| *v = u8::from(key));
             }
             None => visible.fill(1),
         }
-        if let Some(mask) = self.visible {
-            let mask = mask.row(queries, head, row);
-            visible.iter_mut().zip(mask).for_each(|(v, &key)| *v &= u8::from(key));
+        if let Some(mask) = self.visible(query) {
+            visible.iter_mut().zip(&mask[first..]).for_each(|(v, &key)| *v &= u8::from(key));
         }
-        if let Some(bias) = self.bias {
-            let bias = bias.row(queries, head, row);
+        let mut see = |bias: &[f32]| {
             let sees = |&b: &f32| u8::from(b != f32::NEG_INFINITY);
             visible.iter_mut().zip(bias).for_each(|(v, b)| *v &= sees(b));
+        };
+        if let Some(bias) = self.bias {
+            see(&query.entries(bias)[first..]);
+        }
+        if let Some(relative) = &self.relative {
+            see(query.relative(relative, first));
         }
         match visible.iter().position(|&v| v != 0) {
-            Some(first) => {
-                let end = visible.iter().rposition(|&v| v != 0).map_or(first, |last| last + 1);
-                [first, end, visible[first..end].iter().map(|&v| usize::from(v)).sum()]
+            Some(low) => {
+                let high = visible.iter().rposition(|&v| v != 0).map_or(low, |last| last + 1);
+                let count = visible[low..high].iter().map(|&v| usize::from(v)).sum();
+                [first + low, first + high, count]
             }
             None => [0, 0, 0],
         }
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+    /// The mask by row of K, from the query's base on.
+    pub(super) fn keys(&self, query: &Query<'_>) -> Option<&'a [bool]> {
+        self.keys.map(|keys| &keys[query.sequence.row + query.base..])
+    }
 
-    #[test]
-    fn diagonals_of_any_size_are_clamped() {
-        let segment = |diagonal| Segment { queries: 0..4, keys: 10..15, diagonal };
-        assert_eq!(segment(None).end_for(0), 5);
-        assert_eq!([0, 1, 2, 3].map(|i| segment(Some(-2)).end_for(i)), [0, 0, 1, 2]);
-        assert_eq!([0, 1, 2, 3].map(|i| segment(Some(3)).end_for(i)), [4, 5, 5, 5]);
-        assert_eq!(segment(Some(isize::MAX)).end_for(3), 5);
-        assert_eq!(segment(Some(isize::MIN)).end_for(3), 0);
+    /// The boolean mask, from the query's base on.
+    pub(super) fn visible(&self, query: &Query<'_>) -> Option<&'a [bool]> {
+        self.visible.map(|visible| query.entries(visible))
+    }
+
+    /// What is added to the scores of keys `first..end`, indexed by key: a row that is there, or is
+    /// written to `row[first..end]`.
+    pub(super) fn added<'r>(
+        &self,
+        query: &Query<'_>,
+        [first, end, _]: Seen,
+        row: &'r mut [f32],
+    ) -> Option<&'r [f32]>
+    where
+        'a: 'r,
+    {
+        let bias = self.bias.map(|bias| query.entries(bias));
+        let Some(relative) = &self.relative else { return bias };
+        let relative = query.relative(relative, first);
+        let to = &mut row[first..end];
+        match bias {
+            None => to.copy_from_slice(&relative[..to.len()]),
+            Some(bias) => {
+                for (to, (r, b)) in to.iter_mut().zip(relative.iter().zip(&bias[first..])) {
+                    *to = r + b;
+                }
+            }
+        }
+        Some(row)
     }
 }

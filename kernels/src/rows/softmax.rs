@@ -4,7 +4,7 @@
 //! e = e^(s − m) and the sum of e in the 32 lanes; y = e·(1/Σ). The maximum skips NaN, which then surfaces
 //! through e and the sum.
 
-use super::elementary::{exp_of_negative, ln};
+use super::elementary::{exp_of_negative, ln, tanh};
 use super::for_rows;
 use super::lanes::{Elementwise, LANES, Lanes, Times, blocks, blocks_mut, map_row};
 use super::pack::{Pack, Truths};
@@ -72,6 +72,11 @@ pub(crate) fn exp_scores(cpu: Cpu, scores: &Scores<'_>, row: &mut [f32]) -> f32 
     (cpu.table.rows.exp_scores)(scores, row)
 }
 
+/// x ← cap·tanh(x·scale/cap) for every element, each operation rounded.
+pub(crate) fn cap_scores(cpu: Cpu, scale: f32, cap: f32, row: &mut [f32]) {
+    (cpu.table.rows.cap_scores)(scale, cap, row)
+}
+
 /// Softmax of every row, in place: y_j = e^(x_j − m)/Σ_k e^(x_k − m) with m = max x.
 ///
 /// Error ≤ (n/32 + 12 + |x_j − m|)·u relative to each y_j, u = 2⁻²⁴; a row sums to 1 within (n/32 + 12)·u.
@@ -127,6 +132,27 @@ pub fn masked_softmax(cpu: Cpu, par: Par<'_>, scale: f32, visible: Visible<'_>, 
             (cpu.table.rows.masked_softmax)(&scores, block.row_mut(i));
         }
     });
+}
+
+/// See [`cap_scores`].
+#[inline(always)]
+pub(crate) fn cap_scores_kernel<S: Vector>(simd: S, scale: f32, cap: f32, row: &mut [f32]) {
+    map_row(simd, row, Capped { scale, cap });
+}
+
+/// cap·tanh(x·scale/cap).
+#[derive(Clone, Copy)]
+struct Capped {
+    scale: f32,
+    cap: f32,
+}
+
+impl<S: Vector> Elementwise<S> for Capped {
+    #[inline(always)]
+    fn of<const N: usize>(self, x: Pack<S, N>) -> Pack<S, N> {
+        let cap = x.all(self.cap);
+        tanh(x * x.all(self.scale) / cap) * cap
+    }
 }
 
 /// See [`softmax`].

@@ -4,7 +4,7 @@ use super::Lane;
 use super::array::Array;
 use super::ops::Operand;
 use headrow_kernels::{
-    AttentionExtent, AttentionShape, Epilogue, Mask, Mat, MatMut, PerHead, Scratch, Segment,
+    AttentionExtent, AttentionShape, Epilogue, Mask, Mat, MatMut, PerHead, Reach, Scratch, Segment,
     attention, attention_scratch,
 };
 
@@ -77,12 +77,16 @@ impl Problem {
         let (kv_heads, d_k, d_v) = (self.k.shape()[1], self.k.shape()[3], self.v.shape()[3]);
         assert_eq!(self.q.shape()[3], d_k, "widths of queries and keys");
         assert_eq!(self.k.shape()[..3], self.v.shape()[..3], "keys and values");
-        let shape = AttentionShape { heads, kv_heads, d_k, d_v, scale: self.scale as f32 };
+        let shape = AttentionShape::new(heads, kv_heads, d_k, d_v).with_scale(self.scale as f32);
         let segments: Vec<Segment> = (0..batch)
-            .map(|b| Segment {
-                queries: b * t..(b + 1) * t,
-                keys: b * s..b * s + self.length(b),
-                diagonal: self.diagonals.as_ref().map(|diagonals| diagonals[b]),
+            .map(|b| {
+                let causal = |diagonals: &Vec<isize>| Reach {
+                    offset: diagonals[b],
+                    ahead: Some(0),
+                    ..Reach::ALL
+                };
+                Segment::full(b * t..(b + 1) * t, b * s..b * s + self.length(b))
+                    .with_reach(self.diagonals.as_ref().map_or(Reach::ALL, causal))
             })
             .collect();
         // A mask that all heads and queries of a sequence share is one of keys.
@@ -95,6 +99,7 @@ impl Problem {
             keys: keys.as_ref().map(Array::data),
             visible: visible.as_ref().map(Rows::per_head),
             bias: bias.as_ref().map(Rows::per_head),
+            ..Mask::default()
         };
 
         let (q, k, v) = (side_by_side(&self.q), side_by_side(&self.k), side_by_side(&self.v));
