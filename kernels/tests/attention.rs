@@ -3,11 +3,14 @@
 mod support;
 
 use headrow_kernels::Mat;
-use headrow_kernels::attention::{Blocking, Source, attention_blocked, attention_blocked_scratch};
+use headrow_kernels::attention::{
+    Blocking, PAGE, Source, attention_blocked, attention_blocked_scratch,
+};
 use headrow_kernels::rows::math;
 use headrow_kernels::{
-    AttentionExtent, AttentionShape, Cpu, Isa, Mask, MatMut, Need, Par, PerHead, Reach, Scratch,
-    Segment, Team, attention, attention_scratch, reference,
+    AttentionExtent, AttentionShape, CachedSegment, Cpu, Isa, KvCache, Mask, MatMut, Need, Par,
+    PerHead, Reach, Relative, Scratch, Segment, Team, attention, attention_cached,
+    attention_cached_scratch, attention_scratch, reference,
 };
 use support::{Guarded, Random, every, hash, unless_emulated};
 
@@ -22,6 +25,9 @@ struct Case {
     /// Values, and whether each head has its own.
     visible: Option<(Vec<bool>, bool)>,
     bias: Option<(Vec<f32>, bool)>,
+    /// A row for each head, of `around` distances below 0, 0, and as many above.
+    relative: Option<Vec<f32>>,
+    around: usize,
     longest: usize,
 }
 
@@ -32,6 +38,7 @@ const BIAS: usize = 4;
 const PER_HEAD: usize = 8;
 /// Hidden keys lie at the ends only.
 const NO_HOLES: usize = 16;
+const RELATIVE: usize = 32;
 
 fn shape(heads: usize, kv_heads: usize, d_k: usize, d_v: usize) -> AttentionShape {
     AttentionShape::new(heads, kv_heads, d_k, d_v)
@@ -50,12 +57,22 @@ impl Case {
         masks: usize,
         rng: &mut Random,
     ) -> Case {
+        let lengths: Vec<_> = lengths.iter().map(|&(t, s, d)| (t, s, reach(d))).collect();
+        Case::with_reach(shape, &lengths, masks, rng)
+    }
+
+    /// Segments given as (queries, keys, reach), one after the other.
+    fn with_reach(
+        shape: AttentionShape,
+        lengths: &[(usize, usize, Reach)],
+        masks: usize,
+        rng: &mut Random,
+    ) -> Case {
         let (mut t, mut s) = (0, 0);
         let segments: Vec<Segment> = lengths
             .iter()
-            .map(|&(queries, keys, diagonal)| {
-                let segment =
-                    Segment::full(t..t + queries, s..s + keys).with_reach(reach(diagonal));
+            .map(|&(queries, keys, reach)| {
+                let segment = Segment::full(t..t + queries, s..s + keys).with_reach(reach);
                 (t, s) = (segment.queries.end, segment.keys.end);
                 segment
             })
@@ -90,7 +107,14 @@ impl Case {
             });
             (values.collect(), each)
         });
-        Case { shape, segments, q, k, v, keys, visible, bias, longest }
+        let around = lengths.iter().map(|(t, s, reach)| t + s + reach.offset.unsigned_abs());
+        let around = around.max().unwrap_or(0);
+        let relative = (masks & RELATIVE != 0).then(|| {
+            let width = shape.heads * (2 * around + 1);
+            let mut entry = || if rng.below(30) == 0 { f32::NEG_INFINITY } else { rng.unit() };
+            (0..width).map(|_| entry()).collect()
+        });
+        Case { shape, segments, q, k, v, keys, visible, bias, relative, around, longest }
     }
 
     fn mask(&self) -> Mask<'_> {
@@ -110,7 +134,10 @@ impl Case {
             keys: self.keys.as_deref(),
             visible: self.visible.as_ref().map(|m| matrix(m, rows, heads, self.longest)),
             bias: self.bias.as_ref().map(|m| matrix(m, rows, heads, self.longest)),
-            ..Mask::default()
+            relative: self.relative.as_ref().map(|table| Relative {
+                table: Mat::new(table, heads, 2 * self.around + 1),
+                zero: self.around,
+            }),
         }
     }
 
@@ -133,6 +160,12 @@ impl Case {
             && self.keys.as_ref().is_none_or(|keys| keys[j])
             && self.visible.as_ref().is_none_or(|(v, each)| v[at(*each)])
             && self.bias.as_ref().is_none_or(|(b, each)| b[at(*each)] != f32::NEG_INFINITY)
+            && self.relative(head, distance) != Some(f32::NEG_INFINITY)
+    }
+
+    fn relative(&self, head: usize, distance: isize) -> Option<f32> {
+        let column = (self.around as isize + distance) as usize;
+        self.relative.as_ref().map(|table| table[head * (2 * self.around + 1) + column])
     }
 
     fn source(&self) -> Source<'_> {
@@ -183,6 +216,33 @@ impl Case {
         out.bits()
     }
 
+    /// The same from a cache whose pages lie in disorder, with NaN wherever no token is: as `blocking` has it, or
+    /// the call itself.
+    fn run_cached(&self, cpu: Cpu, par: Par<'_>, blocking: Option<&Blocking>) -> Vec<u32> {
+        let stored = Stored::new(self, cpu, par);
+        let segments = stored.segments(self);
+        let extent = AttentionExtent::of_cached(&segments);
+        let (threads, shape) = (par.threads(), &self.shape);
+        let mut out = self.out();
+        let (q, mask, to) = (self.q.view(), self.mask(), out.view_mut());
+        match blocking {
+            None => {
+                let need = attention_cached_scratch(cpu, threads, shape, extent);
+                let mut scratch = Scratch::new(need);
+                let stack = &mut scratch.stack();
+                attention_cached(cpu, par, shape, q, &stored.cache, &segments, &mask, to, stack);
+            }
+            Some(blocking) => {
+                let need = attention_blocked_scratch(cpu, blocking, threads, shape, extent);
+                let mut scratch = Scratch::new(need);
+                let (source, stack) =
+                    (Source::cache(&stored.cache, &segments), &mut scratch.stack());
+                attention_blocked(cpu, par, blocking, shape, q, source, &mask, to, stack);
+            }
+        }
+        out.bits()
+    }
+
     /// Runs, looks at the guards, and compares with the definition.
     #[track_caller]
     fn check(&self, cpu: Cpu, what: &str) {
@@ -206,6 +266,47 @@ impl Case {
     }
 }
 
+/// The keys and values of a case in a cache.
+struct Stored {
+    cache: KvCache,
+    /// Of each segment.
+    pages: Vec<Vec<u32>>,
+}
+
+impl Stored {
+    fn new(case: &Case, cpu: Cpu, par: Par<'_>) -> Stored {
+        let AttentionShape { kv_heads, d_k, d_v, .. } = case.shape;
+        let counts: Vec<usize> =
+            case.segments.iter().map(|s| s.keys.len().div_ceil(PAGE)).collect();
+        let all: usize = counts.iter().sum::<usize>() + 2;
+        let mut order: Vec<u32> = (0..all as u32).collect();
+        let mut rng = Random::new(all as u64);
+        (1..all).for_each(|i| order.swap(i, rng.below(i + 1)));
+        let mut cache = KvCache::try_new(cpu, kv_heads, d_k, d_v, all).unwrap();
+        let nan = vec![f32::NAN; all * PAGE * kv_heads * d_k.max(d_v)];
+        let mat = |width| Mat::new(&nan[..all * PAGE * width], all * PAGE, width);
+        cache.write(par, &order, 0, mat(kv_heads * d_k), mat(kv_heads * d_v));
+        let mut pages = Vec::new();
+        for (segment, count) in case.segments.iter().zip(counts) {
+            let mine = order.split_off(order.len() - count);
+            let rows = segment.keys.clone();
+            let (k, v) = (case.k.view().rows_range(rows.clone()), case.v.view().rows_range(rows));
+            cache.write(par, &mine, 0, k, v);
+            pages.push(mine);
+        }
+        Stored { cache, pages }
+    }
+
+    fn segments(&self, case: &Case) -> Vec<CachedSegment<'_>> {
+        let each = case.segments.iter().zip(&self.pages);
+        each.map(|(segment, pages)| {
+            CachedSegment::full(segment.queries.clone(), pages, segment.keys.len())
+                .with_reach(segment.reach)
+        })
+        .collect()
+    }
+}
+
 /// Sizes up to two tiles and one, for the tiles of every instruction set.
 fn queries() -> impl Iterator<Item = usize> {
     (0..=13).chain([16, 17, 28, 29]).step_by(every(4))
@@ -218,6 +319,25 @@ fn keys() -> impl Iterator<Item = usize> {
 const WIDTHS: [usize; 6] = [1, 2, 3, 8, 17, 64];
 const HEADS: [(usize, usize); 5] = [(1, 1), (2, 2), (2, 1), (3, 1), (4, 2)];
 
+/// Diagonals, windows and bands about the first keys and the last.
+fn reaches(t: usize, s: usize) -> [Reach; 11] {
+    let last = Reach::causal(t, s);
+    let first = Reach { offset: 0, ..last };
+    [
+        Reach::ALL,
+        first,
+        last,
+        Reach { offset: -2, ..first },
+        Reach { offset: 3, ..first },
+        first.with_window(1),
+        last.with_window(5),
+        Reach { offset: 7, ..first }.with_window(3),
+        Reach::banded(t, s, 2, 1),
+        Reach { behind: Some(4), ahead: None, offset: 1 },
+        Reach { behind: Some(0), ahead: Some(20), offset: -9 },
+    ]
+}
+
 #[test]
 fn small_shapes_with_every_mask_are_within_the_stated_bound() {
     for cpu in Cpu::all() {
@@ -225,16 +345,19 @@ fn small_shapes_with_every_mask_are_within_the_stated_bound() {
         let mut turn = 0;
         for t in queries() {
             for s in keys() {
-                for masks in [0, KEYS, VISIBLE, BIAS, KEYS | VISIBLE | BIAS] {
+                let all = KEYS | VISIBLE | BIAS | RELATIVE;
+                for masks in [0, KEYS, VISIBLE, BIAS, RELATIVE, BIAS | RELATIVE, all] {
                     turn += 1;
                     let (heads, kv_heads) = HEADS[turn % 5];
-                    let shape = shape(heads, kv_heads, WIDTHS[turn % 6], WIDTHS[turn / 6 % 6]);
-                    let offset = s as isize - t as isize;
-                    let diagonal = [None, Some(0), Some(offset), Some(-2), Some(3)][turn / 7 % 5];
+                    let mut shape = shape(heads, kv_heads, WIDTHS[turn % 6], WIDTHS[turn / 6 % 6]);
+                    if turn % 3 == 0 {
+                        shape = shape.with_softcap(0.7);
+                    }
+                    let reaches = reaches(t, s);
+                    let reach = reaches[turn % reaches.len()];
                     let flags = rng.below(4) * PER_HEAD;
-                    let case = Case::new(shape, &[(t, s, diagonal)], masks | flags, &mut rng);
-                    let what =
-                        format!("t {t}, s {s}, {shape:?}, {diagonal:?}, masks {masks}+{flags}");
+                    let case = Case::with_reach(shape, &[(t, s, reach)], masks | flags, &mut rng);
+                    let what = format!("t {t}, s {s}, {shape:?}, {reach:?}, masks {masks}+{flags}");
                     case.check(cpu, &what);
                 }
             }
@@ -289,8 +412,25 @@ fn mixed(masks: usize, rng: &mut Random) -> Case {
     Case::new(shape(6, 2, 17, 24), &lengths, masks, rng)
 }
 
+/// A ragged batch of windows and bands, under a cap.
+fn banded(masks: usize, rng: &mut Random) -> Case {
+    let window = |t: usize, s: usize, w: usize| (t, s, Reach::causal(t, s).with_window(w));
+    let lengths = [
+        window(150, 150, 40),
+        (130, 130, Reach::banded(130, 130, 9, 9)),
+        window(1, 200, 66),
+        (20, 300, Reach { offset: 100, behind: Some(30), ahead: Some(64) }),
+        (0, 5, Reach::ALL),
+        (12, 90, Reach { offset: 70, behind: Some(3), ahead: None }),
+        // The last ones see nothing.
+        (30, 20, Reach { offset: 0, behind: Some(2), ahead: Some(0) }),
+        window(7, 7, 1),
+    ];
+    Case::with_reach(shape(4, 2, 10, 20).with_softcap(1.5), &lengths, masks, rng)
+}
+
 fn all_masks() -> impl Iterator<Item = usize> {
-    (0..32).step_by(every(13))
+    (0..64).step_by(every(13))
 }
 
 #[test]
@@ -298,8 +438,9 @@ fn instruction_sets_threads_and_block_sizes_do_not_show_in_the_bits() {
     let mut rng = Random::new(4);
     let scalar = Cpu::with_isa(Isa::Scalar).unwrap();
     let mut teams: Vec<Team> = (2..=8).step_by(every(2)).map(Team::new).collect();
-    for masks in all_masks() {
-        let case = mixed(masks, &mut rng);
+    for (turn, masks) in all_masks().enumerate() {
+        let make = if turn % 2 == 0 { mixed } else { banded };
+        let case = make(masks, &mut rng);
         let expected = case.run(scalar, Par::SERIAL).bits();
         for cpu in Cpu::all() {
             assert_eq!(case.run(cpu, Par::SERIAL).bits(), expected, "{cpu:?}");
@@ -333,6 +474,29 @@ fn instruction_sets_threads_and_block_sizes_do_not_show_in_the_bits() {
 }
 
 #[test]
+fn a_cache_gives_the_bits_of_rows() {
+    let mut rng = Random::new(12);
+    let mut team = Team::new(3);
+    let tiny =
+        Blocking { rows: 5, keys: 3, queries: 7, pack_values: 0, copy_queries: 20, spread: false };
+    for masks in all_masks().filter(|masks| masks & KEYS == 0) {
+        for case in [mixed(masks, &mut rng), banded(masks, &mut rng)] {
+            for cpu in Cpu::all() {
+                let expected = case.run(cpu, Par::SERIAL).bits();
+                let serial = [None, Some(&tiny)].map(|b| case.run_cached(cpu, Par::SERIAL, b));
+                let spread = Blocking { spread: true, ..tiny };
+                let shared = team.open(|par| {
+                    [None, Some(&tiny), Some(&spread)].map(|b| case.run_cached(cpu, par, b))
+                });
+                for bits in serial.iter().chain(&shared) {
+                    assert_eq!(bits, &expected, "{cpu:?}, masks {masks}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn one_query_over_a_long_cache_can_be_spread_over_keys_and_columns() {
     let mut rng = Random::new(5);
     let mut team = Team::new(4);
@@ -352,6 +516,10 @@ fn one_query_over_a_long_cache_can_be_spread_over_keys_and_columns() {
                 }
                 let bits = case.run_blocked(cpu, Par::SERIAL, &spread);
                 assert_eq!(bits, expected, "{cpu:?}, masks {masks}, alone");
+                if masks & KEYS == 0 {
+                    let bits = team.open(|par| case.run_cached(cpu, par, Some(&spread)));
+                    assert_eq!(bits, expected, "{cpu:?}, masks {masks}, from a cache");
+                }
                 let lone = Case { segments: case.segments[..1].to_vec(), ..copy(&case) };
                 let blocking = Blocking::new(cpu, 4, &lone.shape, &lone.source());
                 assert_eq!(blocking.spread, kv_heads < 4);
@@ -374,6 +542,8 @@ fn copy(case: &Case) -> Case {
         keys: case.keys.clone(),
         visible: case.visible.clone(),
         bias: case.bias.clone(),
+        relative: case.relative.clone(),
+        around: case.around,
         longest: case.longest,
     }
 }
@@ -672,11 +842,17 @@ fn overlapping_queries_are_refused() {
     case.run(Cpu::detect(), Par::SERIAL);
 }
 
-/// The bits by their definition: scores as one chain each, scaled and biased with a rounding each, the
+/// The bits by their definition: scores as one chain each, scaled, capped and biased with a rounding each, the
 /// sum in 32 lanes, values as one chain, one division.
 fn by_definition(case: &Case) -> Vec<u32> {
     let scalar = Cpu::with_isa(Isa::Scalar).unwrap();
-    let AttentionShape { heads, kv_heads, d_k, d_v, scale, .. } = case.shape;
+    let AttentionShape { heads, kv_heads, d_k, d_v, scale, softcap, .. } = case.shape;
+    let capped = |x: f32| {
+        let Some(cap) = softcap else { return x };
+        let mut y = [x / cap];
+        math::tanh(scalar, Par::SERIAL, MatMut::new(&mut y, 1, 1));
+        y[0] * cap
+    };
     let mut out = case.out();
     for segment in &case.segments {
         for row in segment.queries.clone() {
@@ -697,7 +873,14 @@ fn by_definition(case: &Case) -> Vec<u32> {
                                 bias.row(head * case.q.view().rows() + row)[j - segment.keys.start]
                             }
                         });
-                        chain * scale + bias.unwrap_or(-0.0)
+                        let j = (j - segment.keys.start) as isize;
+                        let i = (row - segment.queries.start) as isize;
+                        let relative = case.relative(head, j - i - segment.reach.offset);
+                        let added = match (relative, bias) {
+                            (Some(relative), Some(bias)) => relative + bias,
+                            (relative, bias) => relative.or(bias).unwrap_or(-0.0),
+                        };
+                        capped(chain * scale) + added
                     })
                     .collect();
                 let max = weights.iter().fold(f32::NEG_INFINITY, |max, &s| max.max(s));
@@ -728,10 +911,11 @@ fn by_definition(case: &Case) -> Vec<u32> {
 fn the_bits_are_those_of_the_definition() {
     let mut rng = Random::new(11);
     for masks in all_masks() {
-        let case = mixed(masks, &mut rng);
-        let expected = by_definition(&case);
-        for cpu in Cpu::all() {
-            assert_eq!(case.run(cpu, Par::SERIAL).bits(), expected, "{cpu:?}, masks {masks}");
+        for case in [mixed(masks, &mut rng), banded(masks, &mut rng)] {
+            let expected = by_definition(&case);
+            for cpu in Cpu::all() {
+                assert_eq!(case.run(cpu, Par::SERIAL).bits(), expected, "{cpu:?}, masks {masks}");
+            }
         }
     }
 }
