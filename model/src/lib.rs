@@ -44,7 +44,7 @@ mod feed_forward;
 mod head;
 mod linear;
 mod model;
-mod position;
+pub mod position;
 #[cfg(feature = "embedded-model")]
 mod seeded;
 #[cfg(feature = "tokenizers")]

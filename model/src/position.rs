@@ -1,6 +1,32 @@
-//! §3.5: where a token stands. A learned table, which the paper tried too ("nearly identical results").
+//! §3.5: where a token stands. Added to the token: a learned table, which the paper tried too ("nearly identical
+//! results"), or its sinusoids. Inside attention: rotated queries and keys, or a bias by distance.
+//!
+//! Every table is computed in f64 with functions that give the same on every platform, and rounded to f32 once.
 
+mod relative;
+mod rotary;
+mod sinusoid;
+
+pub use relative::{BucketRange, RelativeTable, alibi_slopes, bucket, check_buckets};
+pub use rotary::{Rotary, RotaryScaling, RotaryTables};
+pub use sinusoid::{SinusoidLayout, sinusoids};
+
+use crate::error::{Error, Result};
 use crate::session::Batch;
+
+/// A field of a config that is out of its range.
+fn refused(place: &str, field: &str, problem: impl std::fmt::Display) -> Error {
+    let (place, field) = (place.to_owned(), field.to_owned());
+    Error::Config { place, field, problem: problem.to_string() }
+}
+
+/// An empty vector with room for a table.
+fn room(rows: usize, cols: usize) -> Result<Vec<f32>> {
+    let mut table = Vec::new();
+    let size = rows.checked_mul(cols).filter(|&size| table.try_reserve_exact(size).is_ok());
+    let refused = || Error::OutOfMemory(format!("a table of {rows}×{cols} positions"));
+    size.map(|_| table).ok_or_else(refused)
+}
 
 /// A learned table: one row per position, up to a maximum.
 pub(crate) struct LearnedPositions {
