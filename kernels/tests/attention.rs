@@ -8,9 +8,9 @@ use headrow_kernels::attention::{
 };
 use headrow_kernels::rows::math;
 use headrow_kernels::{
-    AttentionExtent, AttentionShape, CachedSegment, Cpu, Isa, KvCache, Mask, MatMut, Need, Par,
-    PerHead, Reach, Relative, Scratch, Segment, Team, attention, attention_cached,
-    attention_cached_scratch, attention_scratch, reference,
+    AttentionExtent, AttentionOutput, AttentionShape, CachedSegment, Cpu, Isa, KvCache, Maps, Mask,
+    MatMut, Need, Par, PerHead, Reach, Relative, Scratch, Segment, Team, attention,
+    attention_cached, attention_cached_scratch, attention_scratch, reference,
 };
 use support::{Guarded, Random, every, hash, unless_emulated};
 
@@ -496,6 +496,183 @@ fn a_cache_gives_the_bits_of_rows() {
     }
 }
 
+/// The maps of some heads, and the bits of the result beside them.
+fn with_maps(case: &Case, cpu: Cpu, par: Par<'_>, heads: &[usize]) -> (Guarded, Vec<u32>) {
+    let (rows, cols) = (heads.len() * case.q.view().rows(), case.longest);
+    let mut maps = Guarded::filled(rows, cols, cols + 2, 1, f32::NAN);
+    let mut out = case.out();
+    let extent = AttentionExtent::of(&case.segments);
+    let mut scratch = Scratch::new(attention_scratch(cpu, par.threads(), &case.shape, extent));
+    let (q, k, v) = (case.q.view(), case.k.view(), case.v.view());
+    let to = AttentionOutput::from(out.view_mut());
+    let to = to.with_maps(Maps { heads, out: maps.view_mut() });
+    let (segments, mask, stack) = (&case.segments, case.mask(), &mut scratch.stack());
+    attention(cpu, par, &case.shape, q, k, v, segments, &mask, to, stack);
+    (maps, out.bits())
+}
+
+#[test]
+fn maps_are_the_weights_and_cost_no_bit_of_the_result() {
+    let mut rng = Random::new(13);
+    let mut team = Team::new(3);
+    for masks in all_masks() {
+        for case in [mixed(masks, &mut rng), banded(masks, &mut rng)] {
+            let (t, all) = (case.q.view().rows(), case.shape.heads);
+            let expected = reference::attention::attention(
+                &case.shape,
+                case.q.view(),
+                case.k.view(),
+                case.v.view(),
+                &case.segments,
+                &case.mask(),
+            );
+            let longest = expected.weights.len() / (all * t);
+            let heads = [1, all - 1];
+            for cpu in Cpu::all() {
+                let bits = case.run(cpu, Par::SERIAL).bits();
+                let (maps, same) = with_maps(&case, cpu, Par::SERIAL, &heads);
+                assert_eq!(same, bits, "{cpu:?}, masks {masks}");
+                maps.assert_intact("maps");
+                let (again, same) = team.open(|par| with_maps(&case, cpu, par, &heads));
+                assert_eq!((again.bits(), same), (maps.bits(), bits), "{cpu:?}, masks {masks}");
+                for (row, head) in (0..2 * t).map(|row| (row, heads[row / t])) {
+                    let bound = expected.weights_bound[head * t + row % t];
+                    let p = &expected.weights[(head * t + row % t) * longest..][..longest];
+                    for (j, &x) in maps.view().row(row).iter().enumerate() {
+                        let p = p.get(j).copied().unwrap_or(0.0);
+                        let error = (f64::from(x) - p).abs();
+                        let most =
+                            if p == 0.0 { 0.0 } else { bound * p + f64::from(f32::MIN_POSITIVE) };
+                        assert!(
+                            error <= most,
+                            "{cpu:?}, head {head}, row {row}, key {j}: {x}, {p}"
+                        );
+                        assert!(x.is_sign_positive());
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn maps_of_one_query_are_the_same_when_it_is_spread() {
+    let mut rng = Random::new(14);
+    let mut team = Team::new(4);
+    let case = Case::new(shape(2, 1, 16, 8), &[(1, 3000, None)], VISIBLE, &mut rng);
+    for cpu in Cpu::all() {
+        let (maps, bits) = with_maps(&case, cpu, Par::SERIAL, &[0, 1]);
+        let (again, same) = team.open(|par| with_maps(&case, cpu, par, &[0, 1]));
+        assert_eq!((again.bits(), same), (maps.bits(), bits), "{cpu:?}");
+    }
+}
+
+#[test]
+fn a_cache_holds_what_was_written_in_whatever_pieces_and_copies() {
+    let mut rng = Random::new(15);
+    let mut team = Team::new(2);
+    let n = 3 * PAGE + 17;
+    for (heads, kv_heads, d_k, d_v) in [(1, 1, 1, 1), (4, 2, 19, 8), (3, 3, 8, 70), (2, 1, 0, 3)] {
+        let case = Case::new(shape(heads, kv_heads, d_k, d_v), &[(9, n, None)], 0, &mut rng);
+        for cpu in Cpu::all() {
+            let expected = case.run(cpu, Par::SERIAL).bits();
+            for most in [1, 3, 16, 40, 64, 100, n] {
+                let mut cache = KvCache::try_new(cpu, kv_heads, d_k, d_v, 8).unwrap();
+                assert_eq!(Some(cache.bytes()), KvCache::bytes_for(kv_heads, d_k, d_v, 8));
+                let pages = [5, 0, 7, 2];
+                let mut start = 0;
+                while start < n {
+                    let rows = start..n.min(start + 1 + rng.below(most));
+                    let k = case.k.view().rows_range(rows.clone());
+                    let v = case.v.view().rows_range(rows.clone());
+                    team.open(|par| cache.write(par, &pages, start, k, v));
+                    start = rows.end;
+                }
+                // A page moves; what becomes of the old one does not matter.
+                cache.copy_page(7, 1);
+                let nan = vec![f32::NAN; PAGE * kv_heads * d_k.max(d_v)];
+                let mat = |width: usize| Mat::new(&nan[..PAGE * width], PAGE, width);
+                cache.write(Par::SERIAL, &[7], 0, mat(kv_heads * d_k), mat(kv_heads * d_v));
+                let segments = [CachedSegment::full(0..9, &[5, 0, 1, 2], n)];
+                let extent = AttentionExtent::of_cached(&segments);
+                let need = attention_cached_scratch(cpu, 1, &case.shape, extent);
+                let (mut out, mut scratch) = (case.out(), Scratch::new(need));
+                let (q, mask, to) = (case.q.view(), Mask::default(), out.view_mut());
+                let (shape, stack) = (&case.shape, &mut scratch.stack());
+                attention_cached(cpu, Par::SERIAL, shape, q, &cache, &segments, &mask, to, stack);
+                assert_eq!(out.bits(), expected, "{cpu:?}, {shape:?}, up to {most} at a time");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_cache_that_cannot_be_is_refused() {
+    let cpu = Cpu::detect();
+    assert!(KvCache::try_new(cpu, 1 << 30, 1 << 30, 1, 1 << 30).is_none());
+    assert!(KvCache::try_new(cpu, usize::MAX, 0, 0, 2).is_none());
+    assert!(KvCache::try_new(cpu, 1 << 20, 1 << 10, 1 << 10, 1 << 20).is_none());
+    assert_eq!(KvCache::try_new(cpu, 2, 8, 4, 0).map(|cache| cache.bytes()), Some(0));
+}
+
+fn small_cache(tokens: usize) -> (Case, KvCache) {
+    let case = Case::new(shape(1, 1, 2, 2), &[(1, tokens, None)], KEYS, &mut Random::new(0));
+    let cache = KvCache::try_new(Cpu::detect(), 1, 2, 2, 3).unwrap();
+    (case, cache)
+}
+
+fn attend_small(case: &Case, cache: &KvCache, pages: &[u32], keys: usize, mask: &Mask<'_>) {
+    let segments = [CachedSegment::full(0..1, pages, keys)];
+    let mut scratch = Scratch::new(Need::of::<f32>(1 << 16));
+    let (cpu, mut out) = (Cpu::detect(), case.out());
+    let (q, to, stack) = (case.q.view(), out.view_mut(), &mut scratch.stack());
+    attention_cached(cpu, Par::SERIAL, &case.shape, q, cache, &segments, mask, to, stack);
+}
+
+#[test]
+#[should_panic(expected = "page 3 of 3")]
+fn pages_that_do_not_exist_are_refused() {
+    let (case, cache) = small_cache(100);
+    attend_small(&case, &cache, &[1, 3], 100, &Mask::default());
+}
+
+#[test]
+#[should_panic(expected = "129 tokens in 2 pages")]
+fn more_keys_than_pages_hold_are_refused() {
+    let (case, cache) = small_cache(100);
+    attend_small(&case, &cache, &[1, 2], 129, &Mask::default());
+}
+
+#[test]
+#[should_panic(expected = "100 tokens in 1 pages")]
+fn writing_past_the_pages_is_refused() {
+    let (case, mut cache) = small_cache(100);
+    cache.write(Par::SERIAL, &[2], 0, case.k.view(), case.v.view());
+}
+
+#[test]
+#[should_panic(expected = "a mask by row of K")]
+fn a_mask_of_rows_over_a_cache_is_refused() {
+    let (case, cache) = small_cache(100);
+    attend_small(&case, &cache, &[1, 2], 100, &case.mask());
+}
+
+#[test]
+#[should_panic(expected = "for distances 0 to 6")]
+fn a_relative_bias_that_is_too_narrow_is_refused() {
+    let mut case = Case::new(shape(1, 1, 1, 1), &[(4, 7, None)], RELATIVE, &mut Random::new(0));
+    case.around = 5;
+    case.run(Cpu::detect(), Par::SERIAL);
+}
+
+#[test]
+#[should_panic(expected = "maps of 8×6 for 2 heads of 4 queries and up to 7 keys")]
+fn maps_of_another_shape_are_refused() {
+    let mut case = Case::new(shape(3, 1, 1, 1), &[(4, 7, None)], 0, &mut Random::new(0));
+    case.longest = 6;
+    with_maps(&case, Cpu::detect(), Par::SERIAL, &[0, 2]);
+}
+
 #[test]
 fn one_query_over_a_long_cache_can_be_spread_over_keys_and_columns() {
     let mut rng = Random::new(5);
@@ -689,9 +866,11 @@ fn a_nan_reaches_what_depends_on_it_and_nothing_else() {
 fn whatever_hidden_keys_hold_stays_hidden() {
     let mut rng = Random::new(9);
     for masks in all_masks() {
-        for diagonal in [None, Some(0), Some(-20), Some(37)] {
-            let lengths = [(61, 90, diagonal)];
-            let mut case = Case::new(shape(2, 1, 8, 20), &lengths, masks, &mut rng);
+        let reaches = [None, Some(0), Some(-20), Some(37)].map(reach);
+        let bands = [Reach::causal(61, 90).with_window(11), Reach::banded(61, 90, 5, 30)];
+        for reach in reaches.into_iter().chain(bands) {
+            let mut case =
+                Case::with_reach(shape(2, 1, 8, 20), &[(61, 90, reach)], masks, &mut rng);
             for cpu in Cpu::all() {
                 let clean = case.run(cpu, Par::SERIAL).values();
                 let j = rng.below(90);
@@ -699,6 +878,10 @@ fn whatever_hidden_keys_hold_stays_hidden() {
                 case.k.set(j, 2, f32::NAN);
                 case.v.set(j, 3, f32::INFINITY);
                 let out = case.run(cpu, Par::SERIAL).values();
+                if masks & KEYS == 0 {
+                    let bits: Vec<u32> = out.iter().map(|x| x.to_bits()).collect();
+                    assert_eq!(case.run_cached(cpu, Par::SERIAL, None), bits, "{cpu:?}");
+                }
                 for (at, (x, clean)) in out.iter().zip(&clean).enumerate() {
                     let (row, head) = (at / 40, at / 20 % 2);
                     if case.sees(head, row, j) {

@@ -1,11 +1,14 @@
 //! The attention of ONNX and PyTorch, laid out for the fused kernel.
 
-use super::Lane;
 use super::array::Array;
 use super::ops::Operand;
+use super::{Lane, Stop};
+use headrow_kernels::attention::PAGE;
+use headrow_kernels::rows::math;
 use headrow_kernels::{
-    AttentionExtent, AttentionShape, Epilogue, Mask, Mat, MatMut, PerHead, Reach, Scratch, Segment,
-    attention, attention_scratch,
+    AttentionExtent, AttentionOutput, AttentionShape, CachedSegment, Epilogue, KvCache, Maps, Mask,
+    Mat, MatMut, PerHead, Reach, Scratch, Segment, attention, attention_cached,
+    attention_cached_scratch, attention_scratch,
 };
 
 /// Attention as operators state it: heads are a dimension, masks broadcast to batch × heads × t × s.
@@ -24,8 +27,19 @@ pub(crate) struct Problem {
     pub(crate) bias: Option<Array<f32>>,
     /// Keys of each sequence, when not all s.
     pub(crate) lengths: Option<Vec<usize>>,
-    /// For each sequence: query i sees keys j ≤ i + diagonal.
-    pub(crate) diagonals: Option<Vec<isize>>,
+    /// How far the queries of each sequence see, when not everywhere.
+    pub(crate) reach: Option<Vec<Reach>>,
+    /// Scores are capped at this number.
+    pub(crate) softcap: Option<f64>,
+}
+
+/// A point between Q·Kᵀ and the result.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Stage {
+    Scaled,
+    Capped,
+    Masked,
+    Weights,
 }
 
 /// Heads side by side: batch × h × t × d becomes (batch · t) × (h · d).
@@ -66,27 +80,52 @@ impl Problem {
         [batch, heads, t, self.k.shape()[2]]
     }
 
+    /// Without masks or a cap.
+    pub(crate) fn new(q: Array<f32>, k: Array<f32>, v: Array<f32>, scale: f64) -> Problem {
+        let (visible, bias, lengths, reach, softcap) = (None, None, None, None, None);
+        Problem { q, k, v, scale, visible, bias, lengths, reach, softcap }
+    }
+
     fn length(&self, sequence: usize) -> usize {
         let s = self.k.shape()[2];
         self.lengths.as_ref().map_or(s, |lengths| lengths[sequence].min(s))
     }
 
-    /// batch × h × t × d_v.
-    pub(crate) fn run(&self, lane: Lane<'_>) -> Array<f32> {
-        let [batch, heads, t, s] = self.extent();
+    fn reach(&self, sequence: usize) -> Reach {
+        self.reach.as_ref().map_or(Reach::ALL, |reach| reach[sequence])
+    }
+
+    fn shape(&self) -> AttentionShape {
         let (kv_heads, d_k, d_v) = (self.k.shape()[1], self.k.shape()[3], self.v.shape()[3]);
         assert_eq!(self.q.shape()[3], d_k, "widths of queries and keys");
         assert_eq!(self.k.shape()[..3], self.v.shape()[..3], "keys and values");
+        let heads = self.q.shape()[1];
         let shape = AttentionShape::new(heads, kv_heads, d_k, d_v).with_scale(self.scale as f32);
+        match self.softcap {
+            Some(cap) => shape.with_softcap(cap as f32),
+            None => shape,
+        }
+    }
+
+    /// batch × h × t × d_v.
+    pub(crate) fn run(&self, lane: Lane<'_>) -> Array<f32> {
+        self.attend(lane).0
+    }
+
+    /// The weights, batch × h × t × s.
+    pub(crate) fn weights(&self, lane: Lane<'_>) -> Array<f32> {
+        self.attend(lane).1
+    }
+
+    /// The result and the weights. Masks by key apart, a cache must give the bits that rows give.
+    fn attend(&self, lane: Lane<'_>) -> (Array<f32>, Array<f32>) {
+        let [batch, heads, t, s] = self.extent();
+        let shape = &self.shape();
+        let d_v = shape.d_v;
         let segments: Vec<Segment> = (0..batch)
             .map(|b| {
-                let causal = |diagonals: &Vec<isize>| Reach {
-                    offset: diagonals[b],
-                    ahead: Some(0),
-                    ..Reach::ALL
-                };
                 Segment::full(b * t..(b + 1) * t, b * s..b * s + self.length(b))
-                    .with_reach(self.diagonals.as_ref().map_or(Reach::ALL, causal))
+                    .with_reach(self.reach(b))
             })
             .collect();
         // A mask that all heads and queries of a sequence share is one of keys.
@@ -95,41 +134,58 @@ impl Problem {
         let visible = self.visible.as_ref().filter(|_| of_keys.is_none());
         let visible = visible.map(|v| Rows::new(v, [batch, heads, t, s]));
         let bias = self.bias.as_ref().map(|bias| Rows::new(bias, [batch, heads, t, s]));
-        let mask = Mask {
+        let mask = &Mask {
             keys: keys.as_ref().map(Array::data),
             visible: visible.as_ref().map(Rows::per_head),
             bias: bias.as_ref().map(Rows::per_head),
-            ..Mask::default()
+            relative: None,
         };
 
         let (q, k, v) = (side_by_side(&self.q), side_by_side(&self.k), side_by_side(&self.v));
-        let view = |x: &Array<f32>| (x.shape()[0], x.shape()[1]);
-        let mat = |x| Mat::new(Array::data(x), view(x).0, view(x).1);
-        let mut out = Array::full(&[batch * t, heads * d_v], f32::NAN);
+        let [q, k, v] = [&q, &k, &v].map(|x| Mat::new(x.data(), x.shape()[0], x.shape()[1]));
+        let (cpu, par) = (lane.cpu, lane.par);
         let extent = AttentionExtent::of(&segments);
-        let need = attention_scratch(lane.cpu, lane.par.threads(), &shape, extent);
-        attention(
-            lane.cpu,
-            lane.par,
-            &shape,
-            mat(&q),
-            mat(&k),
-            mat(&v),
-            &segments,
-            &mask,
-            MatMut::new(out.data_mut(), batch * t, heads * d_v),
-            &mut Scratch::new(need).stack(),
-        );
-        out.reshape(&[batch, t, heads, d_v]).permute(&[0, 2, 1, 3])
+        let mut scratch = Scratch::new(attention_scratch(cpu, par.threads(), shape, extent));
+        let all: Vec<usize> = (0..heads).collect();
+        let mut out = Array::full(&[batch * t, heads * d_v], f32::NAN);
+        let mut weights = Array::full(&[heads * batch * t, s], f32::NAN);
+        let maps = MatMut::new(weights.data_mut(), heads * batch * t, s);
+        let to = AttentionOutput::from(MatMut::new(out.data_mut(), batch * t, heads * d_v))
+            .with_maps(Maps { heads: &all, out: maps });
+        attention(cpu, par, shape, q, k, v, &segments, mask, to, &mut scratch.stack());
+        if mask.keys.is_none() {
+            let cached = through_a_cache(lane, shape, [q, k, v], &segments, mask);
+            let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(&cached), bits(out.data()), "a cache gives other bits");
+        }
+        let out = out.reshape(&[batch, t, heads, d_v]).permute(&[0, 2, 1, 3]);
+        (out, weights.reshape(&[heads, batch, t, s]).permute(&[1, 0, 2, 3]))
     }
 
-    /// The weights themselves, batch × h × t × s: what the kernel gives when V is the identity.
-    pub(crate) fn weights(&self, lane: Lane<'_>) -> Array<f32> {
-        let [batch, _, _, s] = self.extent();
-        let kv_heads = self.k.shape()[1];
-        let mut identity = Array::full(&[1, 1, s, s], 0.0);
-        identity.data_mut().iter_mut().step_by(s + 1).for_each(|x| *x = 1.0);
-        Problem { v: identity.broadcast(&[batch, kv_heads, s, s]), ..self.clone() }.run(lane)
+    /// What the scores have become at a stage, batch × h × t × s.
+    pub(crate) fn scores(&self, lane: Lane<'_>, stage: Stage) -> Result<Array<f32>, Stop> {
+        if stage == Stage::Weights {
+            return Ok(self.weights(lane));
+        }
+        let [batch, heads, t, s] = self.extent();
+        let (kv_heads, d_k) = (self.k.shape()[1], self.k.shape()[3]);
+        let k = self.k.clone().reshape(&[batch, kv_heads, 1, s, d_k]);
+        let k = k.broadcast(&[batch, kv_heads, heads / kv_heads, s, d_k]);
+        let k = k.reshape(&[batch, heads, s, d_k]).permute(&[0, 1, 3, 2]);
+        let mut scores = lane.scaled(&lane.matmul(&self.q, &k)?, self.scale);
+        if let Some(cap) = self.softcap.filter(|_| stage != Stage::Scaled) {
+            scores = lane.scaled(&lane.each(&lane.scaled(&scores, cap.recip()), math::tanh), cap);
+        }
+        if stage == Stage::Masked {
+            if let Some(bias) = &self.bias {
+                scores =
+                    lane.combined(&[(&scores, 1.0), (&bias.broadcast(&[batch, heads, t, s]), 1.0)]);
+            }
+            let hidden = self.seen().map(|sees| !sees);
+            let each = scores.data_mut().iter_mut().zip(hidden.data());
+            each.filter(|(_, hidden)| **hidden).for_each(|(x, _)| *x = f32::NEG_INFINITY);
+        }
+        Ok(scores)
     }
 
     /// Their mean over the heads, batch × t × s.
@@ -141,23 +197,72 @@ impl Problem {
         lane.gemm(&per_head, Operand::from(&ones), None, &mean).reshape(&[batch, t, s])
     }
 
-    /// Queries that see no key at all: batch × h × t × 1.
-    pub(crate) fn blind(&self) -> Array<bool> {
+    /// Which query sees which key, batch × h × t × s.
+    fn seen(&self) -> Array<bool> {
         let shape = self.extent();
         let [batch, heads, t, s] = shape;
         let visible = self.visible.as_ref().map(|v| v.broadcast(&shape));
         let bias = self.bias.as_ref().map(|bias| bias.broadcast(&shape));
-        let mut blind = Vec::with_capacity(batch * heads * t);
+        let mut seen = Vec::with_capacity(batch * heads * t * s);
         for row in 0..batch * heads * t {
             let (b, i) = (row / (heads * t), row % t);
-            let last = self.diagonals.as_ref().map(|d| i as isize + d[b]);
-            let sees = |j: usize| {
-                last.is_none_or(|last| j as isize <= last)
+            let Reach { offset, behind, ahead } = self.reach(b);
+            seen.extend((0..s).map(|j| {
+                let distance = j as isize - (i as isize + offset);
+                j < self.length(b)
+                    && behind.is_none_or(|behind| distance >= -(behind as isize))
+                    && ahead.is_none_or(|ahead| distance <= ahead as isize)
                     && visible.as_ref().is_none_or(|v| v.data()[row * s + j])
                     && bias.as_ref().is_none_or(|b| b.data()[row * s + j] != f32::NEG_INFINITY)
-            };
-            blind.push(!(0..self.length(b)).any(sees));
+            }));
         }
-        Array::new(&[batch, heads, t, 1], blind)
+        Array::new(&shape, seen)
     }
+
+    /// Queries that see no key at all: batch × h × t × 1.
+    pub(crate) fn blind(&self) -> Array<bool> {
+        let [batch, heads, t, s] = self.extent();
+        let seen = self.seen();
+        let row = |row: usize| !seen.data()[row * s..(row + 1) * s].contains(&true);
+        Array::new(&[batch, heads, t, 1], (0..batch * heads * t).map(row).collect())
+    }
+}
+
+/// The same attention with keys and values in the pages of a cache.
+fn through_a_cache(
+    lane: Lane<'_>,
+    shape: &AttentionShape,
+    [q, k, v]: [Mat<'_>; 3],
+    segments: &[Segment],
+    mask: &Mask<'_>,
+) -> Vec<f32> {
+    let &AttentionShape { heads, kv_heads, d_k, d_v, .. } = shape;
+    let (cpu, par) = (lane.cpu, lane.par);
+    let pages_of = |segment: &Segment| segment.keys.len().div_ceil(PAGE);
+    let total = segments.iter().map(pages_of).sum();
+    let mut cache = KvCache::try_new(cpu, kv_heads, d_k, d_v, total).unwrap();
+    // From the last page backwards.
+    let mut free = total as u32;
+    let mut lists = Vec::new();
+    for segment in segments {
+        let pages: Vec<u32> = (0..pages_of(segment) as u32).map(|i| free - 1 - i).collect();
+        free -= pages.len() as u32;
+        let [k, v] = [k, v].map(|x| x.rows_range(segment.keys.clone()));
+        cache.write(par, &pages, 0, k, v);
+        lists.push(pages);
+    }
+    let cached: Vec<CachedSegment<'_>> = segments
+        .iter()
+        .zip(&lists)
+        .map(|(segment, pages)| {
+            CachedSegment::full(segment.queries.clone(), pages, segment.keys.len())
+                .with_reach(segment.reach)
+        })
+        .collect();
+    let mut out = vec![f32::NAN; q.rows() * heads * d_v];
+    let extent = AttentionExtent::of_cached(&cached);
+    let mut scratch = Scratch::new(attention_cached_scratch(cpu, par.threads(), shape, extent));
+    let to = MatMut::new(&mut out, q.rows(), heads * d_v);
+    attention_cached(cpu, par, shape, q, &cache, &cached, mask, to, &mut scratch.stack());
+    out
 }

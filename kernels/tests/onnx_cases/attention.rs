@@ -1,10 +1,11 @@
 //! Attention (opset 23 to 25) and FlexAttention.
 
 use super::conformance::array::Array;
-use super::conformance::attention::Problem;
+use super::conformance::attention::{Problem, Stage};
 use super::conformance::tensors::Value;
-use super::conformance::{Blind, Lane, Output, Stop, decoders};
+use super::conformance::{Blind, Lane, Output, Stop};
 use super::{Inputs, Node};
+use headrow_kernels::Reach;
 
 /// batch × t × (heads · d) becomes batch × heads × t × d; four dimensions stay.
 fn with_heads(x: Array<f32>, heads: Option<i64>) -> Result<Array<f32>, Stop> {
@@ -32,13 +33,6 @@ pub(crate) fn attention(node: &Node, inputs: &Inputs, lane: Lane<'_>) -> Result<
         "softcap",
         "softmax_precision",
     ])?;
-    let windows =
-        attrs.int("left_window_size", -1)? >= 0 || attrs.int("right_window_size", -1)? >= 0;
-    let softcap = attrs.number("softcap")?.unwrap_or(0.0) != 0.0;
-    let scores_wanted = node.outputs.get(3).is_some_and(|name| !name.is_empty());
-    if windows || softcap || scores_wanted {
-        return decoders();
-    }
     let heads = |name| attrs.number(name).map(|n| n.map(|n| n as i64));
     let flat = inputs.floats(0)?.rank() == 3;
     let q = with_heads(inputs.floats(0)?, heads("q_num_heads")?)?;
@@ -54,14 +48,19 @@ pub(crate) fn attention(node: &Node, inputs: &Inputs, lane: Lane<'_>) -> Result<
     let lengths = inputs.get(6).map(Value::ints).transpose()?;
     let lengths = lengths.map(|l| l.data().iter().map(|&n| n.max(0) as usize).collect::<Vec<_>>());
 
-    // Causal masks align at the start, shifted by a past; with lengths of a cache that is managed
-    // outside, the last query is at the last real key.
-    let causal = attrs.int("is_causal", 0)? != 0;
-    let diagonals = causal.then(|| match (past_length, &lengths) {
+    // Queries stand behind a past; else at the start, but with lengths of a cache that is managed outside the
+    // last query is at the last real key.
+    let offsets = match (past_length, &lengths) {
         (Some(past), _) => vec![past as isize; batch],
         (None, Some(lengths)) => lengths.iter().map(|&n| n as isize - t as isize).collect(),
         (None, None) => vec![0; batch],
-    });
+    };
+    let window = |name| attrs.int(name, -1).map(|size| usize::try_from(size).ok());
+    let (behind, mut ahead) = (window("left_window_size")?, window("right_window_size")?);
+    if attrs.int("is_causal", 0)? != 0 {
+        ahead = Some(0);
+    }
+    let reach = offsets.into_iter().map(|offset| Reach { offset, behind, ahead }).collect();
     let (mut visible, mut bias) = (None, None);
     match inputs.get(3) {
         None => {}
@@ -69,7 +68,9 @@ pub(crate) fn attention(node: &Node, inputs: &Inputs, lane: Lane<'_>) -> Result<
         Some(mask) => bias = Some(padded(&mask.floats()?, s, f32::NEG_INFINITY)),
     }
     let scale = attrs.number("scale")?.unwrap_or(1.0 / (d_k as f64).sqrt());
-    let problem = Problem { q, k, v, scale, visible, bias, lengths, diagonals };
+    let softcap = attrs.number("softcap")?.filter(|&cap| cap > 0.0);
+    let plain = Problem::new(q, k, v, scale);
+    let problem = Problem { visible, bias, lengths, reach: Some(reach), softcap, ..plain };
     let mut y = problem.run(lane);
     let mut blind = problem.blind();
     if flat {
@@ -79,7 +80,18 @@ pub(crate) fn attention(node: &Node, inputs: &Inputs, lane: Lane<'_>) -> Result<
         y = y.permute(&[0, 2, 1, 3]).reshape(&[batch, t, heads * d_v]);
     }
     let y = Output { value: y, blind: Some(Blind::zeros(&blind)) };
-    Ok(vec![y, problem.k.into(), problem.v.into()])
+    let stage = match attrs.int("qk_matmul_output_mode", 0)? {
+        0 => Stage::Scaled,
+        1 => Stage::Capped,
+        2 => Stage::Masked,
+        3 => Stage::Weights,
+        mode => return Err(Stop::fail(format!("qk_matmul_output_mode {mode}"))),
+    };
+    let wanted = node.outputs.get(3).is_some_and(|name| !name.is_empty());
+    let scores = wanted.then(|| problem.scores(lane, stage)).transpose()?;
+    let mut outputs = vec![y, problem.k.into(), problem.v.into()];
+    outputs.extend(scores.map(Output::from));
+    Ok(outputs)
 }
 
 /// A mask may be shorter than the keys, which are then hidden; it broadcasts from the right.
@@ -107,7 +119,5 @@ pub(crate) fn flex_attention(
     let (q, k, v) = (inputs.floats(0)?, inputs.floats(1)?, inputs.floats(2)?);
     let width = q.shape().last().copied().unwrap_or(1);
     let scale = node.attrs.number("scale")?.unwrap_or(1.0 / (width as f64).sqrt());
-    let plain =
-        Problem { q, k, v, scale, visible: None, bias: None, lengths: None, diagonals: None };
-    Ok(plain.run(lane))
+    Ok(Problem::new(q, k, v, scale).run(lane))
 }

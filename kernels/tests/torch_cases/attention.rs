@@ -6,6 +6,7 @@ use super::conformance::attention::Problem;
 use super::conformance::ops::Operand;
 use super::conformance::tensors::Value;
 use super::conformance::{Blind, Lane, Output, Stop, training};
+use headrow_kernels::Reach;
 
 /// A mask as it is given, of truth values or of numbers to add, or none.
 type EitherMask = (Option<Array<bool>>, Option<Array<f32>>);
@@ -79,17 +80,11 @@ pub(crate) fn scaled_dot_product_attention(
     visible = visible.map(|mask| four(&mask, &outer));
     bias = bias.map(|mask| four(&mask, &outer));
     let causal = call.flag("is_causal", false)?;
-    let problem = Problem {
-        q: arrange(&q, heads, t, d_k),
-        k: arrange(&k, kv_heads, s, d_k),
-        v: arrange(&v, kv_heads, s, d_v),
-        scale,
-        visible,
-        bias,
-        lengths: None,
-        // Aligned at the start.
-        diagonals: causal.then(|| vec![0; batch]),
-    };
+    let (q, k) = (arrange(&q, heads, t, d_k), arrange(&k, kv_heads, s, d_k));
+    let plain = Problem::new(q, k, arrange(&v, kv_heads, s, d_v), scale);
+    // Aligned at the start.
+    let reach = causal.then(|| vec![Reach { ahead: Some(0), ..Reach::ALL }; batch]);
+    let problem = Problem { visible, bias, reach, ..plain };
     // A head dimension of 1 that was only assumed is dropped again.
     let shape = match rank {
         2 if outer.is_empty() && heads == 1 => vec![t],
@@ -137,16 +132,9 @@ pub(crate) fn multi_head_attention(call: &Call<'_>, lane: Lane<'_>) -> Result<Ve
         let rows = x.shape()[1];
         x.clone().reshape(&[batch, rows, heads, d_k]).permute(&[0, 2, 1, 3])
     };
-    let problem = Problem {
-        q: with_heads(&q),
-        k: with_heads(&k),
-        v: with_heads(&v),
-        scale: 1.0 / (d_k as f64).sqrt(),
-        visible,
-        bias,
-        lengths: None,
-        diagonals: None,
-    };
+    let scale = 1.0 / (d_k as f64).sqrt();
+    let plain = Problem::new(with_heads(&q), with_heads(&k), with_heads(&v), scale);
+    let problem = Problem { visible, bias, ..plain };
     let heads_out = problem.run(lane).permute(&[2, 0, 1, 3]).reshape(&[t * batch, d_model]);
     let blind = problem.blind().reshape(&[batch, heads, t]);
     let blind_head = |b: usize, i: usize, h: usize| blind.data()[(b * heads + h) * t + i];
