@@ -167,6 +167,40 @@ pub enum Error {
         /// Which head.
         head: &'static str,
     },
+    /// An option of decoding is out of its range, or does not fit the rest.
+    #[error("generation option {field}: {problem}")]
+    GenerationOption {
+        /// The option.
+        field: &'static str,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A model, or the caller's processor of logits, gave NaN or +∞ for a token.
+    #[error("sequence {sequence}, step {step}: the logit of token {id} is {value}")]
+    InvalidLogit {
+        /// Which request.
+        sequence: usize,
+        /// How many tokens had been generated.
+        step: usize,
+        /// The first such token.
+        id: u32,
+        /// NaN or +∞.
+        value: f32,
+    },
+    /// Every token is ruled out: all logits are −∞ once the constraints are applied.
+    #[error("sequence {sequence}, step {step}: no token may follow")]
+    NoToken {
+        /// Which request.
+        sequence: usize,
+        /// How many tokens had been generated.
+        step: usize,
+    },
+    /// A generator was asked to go on after a panic in the caller's code, or for the result of a request that came to none.
+    #[error("the generation was broken off; clear the generator first")]
+    Unfinished,
+    /// A generator has other requests.
+    #[error("the generator is running other requests")]
+    Busy,
     /// A session would need more memory than its cap allows.
     #[error("the session needs {need} bytes, the cap is {cap}")]
     MemoryCap {

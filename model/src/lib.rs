@@ -41,6 +41,7 @@ mod embedding;
 mod encoder;
 mod error;
 mod feed_forward;
+pub mod generate;
 mod head;
 mod linear;
 mod model;

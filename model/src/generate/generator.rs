@@ -1,0 +1,402 @@
+//! Requests over one model: each is added with its prompt, they take steps together and drop out one by one.
+
+use super::StepModel;
+use super::beam::Search;
+use super::hooks::Hooks;
+use super::line::{Turn, Work};
+use super::options::{GenerationOptions, Span, Strategy, refused};
+use super::result::{Finish, Generated, Progress};
+use super::single::Single;
+use super::stop::StopStrings;
+use crate::error::{Error, Result};
+use headrow_kernels::Cpu;
+use std::ops::ControlFlow;
+
+/// What a [`Generator`] has room for.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Limits {
+    /// Logits of a prediction.
+    pub vocabulary: usize,
+    /// Live sequences of all requests together: one each, or the size of the beam.
+    pub rows: usize,
+    /// Tokens of a sequence, prompt and generated ones.
+    pub tokens: usize,
+    /// Whose kernels make the probabilities.
+    pub cpu: Cpu,
+}
+
+impl Limits {
+    /// Limits on the best instruction set of this machine.
+    pub fn new(vocabulary: usize, rows: usize, tokens: usize) -> Limits {
+        Limits { vocabulary, rows, tokens, cpu: Cpu::detect() }
+    }
+
+    /// The same limits on this instruction set; it does not show in the results.
+    #[must_use]
+    pub fn with_cpu(self, cpu: Cpu) -> Limits {
+        Limits { cpu, ..self }
+    }
+}
+
+/// A sequence that a model has been fed, and what it predicts to follow.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Prompt<'a, S> {
+    /// The model's handle.
+    pub sequence: S,
+    /// What was fed; for an encoder–decoder, to the decoder.
+    pub tokens: &'a [u32],
+    /// The logits after the last of these tokens.
+    pub logits: &'a [f32],
+}
+
+impl<'a, S> Prompt<'a, S> {
+    /// A sequence, its tokens, and the logits after the last of them.
+    pub fn new(sequence: S, tokens: &'a [u32], logits: &'a [f32]) -> Prompt<'a, S> {
+        Prompt { sequence, tokens, logits }
+    }
+}
+
+/// Runs requests over a [`StepModel`] whose handles are `S`.
+///
+/// A request is allocated when it is added; steps allocate nothing, apart from text.
+#[derive(Debug)]
+pub struct Generator<S> {
+    limits: Limits,
+    requests: Vec<Option<Request<S>>>,
+    work: Work,
+    /// `rows × vocabulary`.
+    logits: Vec<f32>,
+    /// What is fed at a step.
+    sequences: Vec<S>,
+    tokens: Vec<u32>,
+    /// A step has begun that has not ended.
+    broken: bool,
+}
+
+#[derive(Debug)]
+struct Request<S> {
+    options: GenerationOptions,
+    stops: StopStrings,
+    span: Span,
+    state: State<S>,
+}
+
+#[derive(Debug)]
+enum State<S> {
+    Single(Single<S>),
+    Beam(Search<S>),
+    Over(Result<Generated>),
+}
+
+impl<S: Copy> Generator<S> {
+    /// A generator without requests.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] when the allocator refuses.
+    pub fn new(limits: Limits) -> Result<Generator<S>> {
+        let Limits { vocabulary, rows, cpu, .. } = limits;
+        let refused = || Error::OutOfMemory(format!("{rows} rows of {vocabulary} logits"));
+        let elements = rows.checked_mul(vocabulary).ok_or_else(refused)?;
+        let (mut logits, mut sequences, mut tokens) = (Vec::new(), Vec::new(), Vec::new());
+        logits.try_reserve_exact(elements).map_err(|_| refused())?;
+        logits.resize(elements, 0.0);
+        sequences.try_reserve_exact(rows).map_err(|_| refused())?;
+        tokens.try_reserve_exact(rows).map_err(|_| refused())?;
+        let work = Work::try_new(cpu, vocabulary).ok_or_else(refused)?;
+        let requests = Vec::new();
+        Ok(Generator { limits, requests, work, logits, sequences, tokens, broken: false })
+    }
+
+    /// What it has room for.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Requests that are not over.
+    pub fn running(&self) -> usize {
+        self.requests.iter().flatten().filter(|request| request.rows() > 0).count()
+    }
+
+    /// Adds a request and chooses its first token, so that one step later the model is asked again. From now on the
+    /// generator owns the sequence and releases it when the request is over.
+    ///
+    /// What goes wrong in the choice itself is the request's result.
+    ///
+    /// # Errors
+    /// When the options, the prompt's length or the number of live sequences do not fit the generator, when
+    /// stop strings have no detokenizer, when memory is refused, or after a panic in the caller's code. The sequence stays
+    /// the caller's then.
+    ///
+    /// # Panics
+    /// When the logits are not as many as the vocabulary.
+    #[track_caller]
+    pub fn add<M: StepModel<Sequence = S>>(
+        &mut self,
+        model: &mut M,
+        prompt: Prompt<'_, S>,
+        options: &GenerationOptions,
+        hooks: &mut dyn Hooks,
+    ) -> Result<usize> {
+        let Limits { vocabulary, .. } = self.limits;
+        let Prompt { sequence, tokens, logits } = prompt;
+        assert_eq!(logits.len(), vocabulary, "logits of a vocabulary of another size");
+        self.check_whole()?;
+        options.check(vocabulary)?;
+        let index = self.requests.iter().position(Option::is_none).unwrap_or(self.requests.len());
+        let span = options.span(index, tokens.len(), self.limits.tokens)?;
+        self.check_room(options)?;
+        if !options.stop_strings.is_empty() && hooks.detokenizer(index).is_none() {
+            return Err(refused("stop_strings", "there is no detokenizer to find them"));
+        }
+        let request = self.start(index, sequence, tokens, options, span, hooks)?;
+        match self.requests.get_mut(index) {
+            Some(slot) => *slot = Some(request),
+            None => self.requests.push(Some(request)),
+        }
+        self.logits[..vocabulary].copy_from_slice(logits);
+        self.broken = true;
+        self.advance(index, model, hooks, 0);
+        self.broken = false;
+        Ok(index)
+    }
+
+    fn start(
+        &mut self,
+        request: usize,
+        sequence: S,
+        prompt: &[u32],
+        options: &GenerationOptions,
+        span: Span,
+        hooks: &mut dyn Hooks,
+    ) -> Result<Request<S>> {
+        // A report is as long for every request that asks for as many.
+        self.work.top.reserve(options.log_probabilities.min(self.limits.vocabulary));
+        let (options, stops) = (options.clone(), StopStrings::new(&options.stop_strings));
+        let state = State::Over(Err(Error::Unfinished));
+        let mut started = Request { options, stops, span, state };
+        let (mut turn, state) = started.turn(request, &mut self.work, hooks);
+        *state = match turn.options.strategy {
+            Strategy::Beam(beam) => State::Beam(Search::start(&turn, beam, sequence, prompt)?),
+            _ => State::Single(Single::start(&mut turn, sequence, prompt)?),
+        };
+        Ok(started)
+    }
+
+    /// Asks the model what follows every live sequence, and takes each request one step further. Returns
+    /// how many requests are running still.
+    ///
+    /// # Errors
+    /// What the model says; the requests are as before then, and the step can be tried again. After a panic in the caller's
+    /// code [`Error::Unfinished`].
+    pub fn step<M: StepModel<Sequence = S>>(
+        &mut self,
+        model: &mut M,
+        hooks: &mut dyn Hooks,
+    ) -> Result<usize> {
+        self.check_whole()?;
+        self.sequences.clear();
+        self.tokens.clear();
+        for request in self.requests.iter().flatten() {
+            request.feed(&mut self.sequences, &mut self.tokens);
+        }
+        if self.sequences.is_empty() {
+            return Ok(0);
+        }
+        let elements = self.sequences.len() * self.limits.vocabulary;
+        model.step(&self.sequences, &self.tokens, &mut self.logits[..elements])?;
+        self.broken = true;
+        let mut first_row = 0;
+        for index in 0..self.requests.len() {
+            first_row += self.advance(index, model, hooks, first_row);
+        }
+        self.broken = false;
+        Ok(self.running())
+    }
+
+    /// Steps until every request is over.
+    ///
+    /// # Errors
+    /// As [`Generator::step`].
+    pub fn run<M: StepModel<Sequence = S>>(
+        &mut self,
+        model: &mut M,
+        hooks: &mut dyn Hooks,
+    ) -> Result<()> {
+        while self.step(model, hooks)? > 0 {}
+        Ok(())
+    }
+
+    /// The result of a request that is over, whose number is free then. `None` when it is running or there
+    /// is no such request.
+    ///
+    /// Its errors: [`Error::InvalidLogit`] for a NaN or +∞, [`Error::NoToken`] when nothing may follow, and what
+    /// the model said to a fork.
+    pub fn take(&mut self, request: usize) -> Option<Result<Generated>> {
+        let slot = self.requests.get_mut(request)?;
+        slot.take_if(|request| request.rows() == 0).and_then(|request| match request.state {
+            State::Over(result) => Some(result),
+            _ => None,
+        })
+    }
+
+    /// Ends a request where it is, as a break of [`Hooks::progress`] does. Nothing happens to one that is over.
+    pub fn stop<M: StepModel<Sequence = S>>(
+        &mut self,
+        model: &mut M,
+        request: usize,
+        hooks: &mut dyn Hooks,
+    ) {
+        if let Some(stopped) = self.requests.get_mut(request).and_then(Option::as_mut) {
+            let (mut turn, state) = stopped.turn(request, &mut self.work, hooks);
+            state.end(&mut turn, model, Finish::Interrupted);
+        }
+    }
+
+    /// Drops all requests, whatever has become of them, and releases their sequences.
+    pub fn clear<M: StepModel<Sequence = S>>(&mut self, model: &mut M) {
+        for request in self.requests.drain(..).flatten() {
+            request.state.release(model);
+        }
+        self.broken = false;
+    }
+
+    fn check_whole(&self) -> Result<()> {
+        if self.broken { Err(Error::Unfinished) } else { Ok(()) }
+    }
+
+    fn check_room(&self, options: &GenerationOptions) -> Result<()> {
+        let live: usize = self.requests.iter().flatten().map(Request::reserved).sum();
+        let rows = live.saturating_add(options.rows());
+        if rows > self.limits.rows {
+            let (what, maximum) = ("live sequences", self.limits.rows);
+            return Err(Error::BatchTooLarge { what, actual: rows, maximum });
+        }
+        Ok(())
+    }
+
+    /// Takes a request one step further by its rows of the logits; returns how many these are.
+    fn advance<M: StepModel<Sequence = S>>(
+        &mut self,
+        index: usize,
+        model: &mut M,
+        hooks: &mut dyn Hooks,
+        first_row: usize,
+    ) -> usize {
+        let Some(request) = &mut self.requests[index] else { return 0 };
+        let (rows, vocabulary) = (request.rows(), self.limits.vocabulary);
+        if rows == 0 {
+            return 0;
+        }
+        let logits = &mut self.logits[first_row * vocabulary..][..rows * vocabulary];
+        let (mut turn, state) = request.turn(index, &mut self.work, hooks);
+        match state.advance(&mut turn, model, logits) {
+            Ok(finish) => {
+                let watched = match state.progress(index, finish) {
+                    Some(progress) => turn.hooks.progress(&progress),
+                    None => ControlFlow::Continue(()),
+                };
+                let interrupted = watched.is_break().then_some(Finish::Interrupted);
+                if let Some(finish) = finish.or(interrupted) {
+                    state.end(&mut turn, model, finish);
+                }
+            }
+            Err(error) => std::mem::replace(state, State::Over(Err(error))).release(model),
+        }
+        rows
+    }
+}
+
+impl<S: Copy> Request<S> {
+    /// Live sequences; none when it is over.
+    fn rows(&self) -> usize {
+        match &self.state {
+            State::Single(_) => 1,
+            State::Beam(search) => search.sequences.len(),
+            State::Over(_) => 0,
+        }
+    }
+
+    /// Live sequences that it may come to have.
+    fn reserved(&self) -> usize {
+        if self.rows() == 0 { 0 } else { self.options.rows() }
+    }
+
+    fn feed(&self, sequences: &mut Vec<S>, tokens: &mut Vec<u32>) {
+        match &self.state {
+            State::Single(single) => {
+                sequences.push(single.sequence);
+                tokens.push(single.last());
+            }
+            State::Beam(search) => {
+                for (sequence, token) in search.feed() {
+                    sequences.push(sequence);
+                    tokens.push(token);
+                }
+            }
+            State::Over(_) => {}
+        }
+    }
+
+    fn turn<'a>(
+        &'a mut self,
+        request: usize,
+        work: &'a mut Work,
+        hooks: &'a mut dyn Hooks,
+    ) -> (Turn<'a>, &'a mut State<S>) {
+        let Request { options, stops, span, state } = self;
+        (Turn { request, options, span: *span, stops, work, hooks }, state)
+    }
+}
+
+impl<S: Copy> State<S> {
+    fn advance<M: StepModel<Sequence = S>>(
+        &mut self,
+        turn: &mut Turn<'_>,
+        model: &mut M,
+        logits: &mut [f32],
+    ) -> Result<Option<Finish>> {
+        match self {
+            State::Single(single) => single.advance(turn, logits),
+            State::Beam(search) => search.advance(turn, model, logits),
+            State::Over(_) => Ok(None),
+        }
+    }
+
+    fn progress(&self, request: usize, finish: Option<Finish>) -> Option<Progress<'_>> {
+        match self {
+            State::Single(single) => Some(single.progress(request, finish)),
+            State::Beam(search) => Some(search.progress(request, finish)),
+            State::Over(_) => None,
+        }
+    }
+
+    /// Makes its result of what there is.
+    fn end<M: StepModel<Sequence = S>>(
+        &mut self,
+        turn: &mut Turn<'_>,
+        model: &mut M,
+        finish: Finish,
+    ) {
+        let generated = match self {
+            State::Single(single) => single.generated(finish),
+            State::Beam(search) => {
+                if finish == Finish::Interrupted {
+                    search.interrupt();
+                }
+                search.generated(turn)
+            }
+            State::Over(_) => return,
+        };
+        std::mem::replace(self, State::Over(Ok(generated))).release(model);
+    }
+
+    fn release<M: StepModel<Sequence = S>>(self, model: &mut M) {
+        match self {
+            State::Single(single) => model.release(single.sequence),
+            State::Beam(search) => search.sequences.into_iter().for_each(|s| model.release(s)),
+            State::Over(_) => {}
+        }
+    }
+}

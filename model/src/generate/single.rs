@@ -1,0 +1,107 @@
+//! One sequence: greedy search and sampling.
+
+use super::line::{Line, Turn};
+use super::options::Strategy;
+use super::result::{Finish, Generated, Progress};
+use super::stop::TextStream;
+use crate::error::{Error, Result};
+
+/// A sequence that grows by the token that is chosen at each step.
+#[derive(Debug)]
+pub(crate) struct Single<S> {
+    pub(crate) sequence: S,
+    line: Line,
+    stream: TextStream,
+    /// All certain text, and where that of the newest step begins; nothing without a detokenizer.
+    text: Option<String>,
+    newest: usize,
+}
+
+impl<S: Copy> Single<S> {
+    pub(crate) fn start(turn: &mut Turn<'_>, sequence: S, prompt: &[u32]) -> Result<Single<S>> {
+        let tops = turn.options.log_probabilities.min(turn.work.raw.len());
+        let line = Line::try_new(prompt, turn.span.max_new, tops, 0);
+        let line = line.ok_or_else(|| Error::OutOfMemory("a sequence's tokens".to_owned()))?;
+        let text = turn.hooks.detokenizer(turn.request).map(|_| String::new());
+        let stream = TextStream::with_stops(turn.stops.clone());
+        Ok(Single { sequence, line, stream, text, newest: 0 })
+    }
+
+    /// The token to feed next.
+    pub(crate) fn last(&self) -> u32 {
+        self.line.tokens[self.line.tokens.len() - 1]
+    }
+
+    /// Chooses the token that follows, from the model's logits.
+    pub(crate) fn advance(
+        &mut self,
+        turn: &mut Turn<'_>,
+        row: &mut [f32],
+    ) -> Result<Option<Finish>> {
+        let step = self.line.log_probabilities.len();
+        let mut raw = std::mem::take(&mut turn.work.raw);
+        raw.copy_from_slice(row);
+        let chosen = self.choose(turn, step, row, &mut raw);
+        turn.work.raw = raw;
+        let (token, log_probability) = chosen?;
+        self.line.push(token, log_probability, &turn.work.top);
+        let finish = turn.finish(token, step + 1);
+        Ok(self.append_text(turn, finish))
+    }
+
+    /// A token and its log-probability under the model; `raw` is a copy of the logits.
+    fn choose(
+        &mut self,
+        turn: &mut Turn<'_>,
+        step: usize,
+        row: &mut [f32],
+        raw: &mut [f32],
+    ) -> Result<(u32, f32)> {
+        turn.log_probabilities(step, raw)?;
+        turn.report(raw);
+        turn.constrain(&self.line.tokens, row)?;
+        let (cpu, draw) = (turn.work.cpu, &mut turn.work.draw);
+        let token = match &turn.options.strategy {
+            Strategy::Sample(sampling) => draw.token(cpu, sampling, step, row),
+            _ => draw.likeliest(row),
+        };
+        let token = token.ok_or_else(|| turn.no_token(step))?;
+        Ok((token, raw[token as usize]))
+    }
+
+    /// Adds the newest token's text; a stop string ends the sequence, unless a stop id does.
+    fn append_text(&mut self, turn: &mut Turn<'_>, finish: Option<Finish>) -> Option<Finish> {
+        let Some(text) = &mut self.text else { return finish };
+        self.newest = text.len();
+        let (&token, before) = self.line.generated().split_last()?;
+        if finish != Some(Finish::StopToken) {
+            turn.detokenize(&[], before, token);
+            self.stream.push(&turn.work.bytes, text);
+        }
+        let finish = if self.stream.stopped() { Some(Finish::StopText) } else { finish };
+        if finish.is_some() {
+            self.stream.finish(text);
+        }
+        finish
+    }
+
+    pub(crate) fn progress(&self, request: usize, finish: Option<Finish>) -> Progress<'_> {
+        Progress {
+            request,
+            tokens: self.line.generated(),
+            log_probability: self.line.log_probabilities.last().copied().unwrap_or(0.0),
+            score: self.line.sum,
+            top: self.line.newest_top(),
+            text: self.text.as_ref().map_or("", |text| &text[self.newest..]),
+            finish,
+        }
+    }
+
+    pub(crate) fn generated(&mut self, finish: Finish) -> Generated {
+        let mut text = self.text.take();
+        if let Some(text) = &mut text {
+            self.stream.finish(text);
+        }
+        Generated { hypotheses: vec![self.line.hypothesis(self.line.sum, finish, text)] }
+    }
+}

@@ -1,0 +1,120 @@
+//! Text in pieces, and strings that end it.
+//!
+//! Tokens are pieces of bytes whose borders fall anywhere, also inside a character or a stop string. What is
+//! matched are therefore bytes, and what is shown is held back while it may belong to either. The stop string that is
+//! complete first ends the text, of two that are complete at one place the longer: so the borders of tokens do not show.
+
+/// Strings to look for.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StopStrings {
+    strings: Vec<Box<[u8]>>,
+    longest: usize,
+}
+
+impl StopStrings {
+    pub(crate) fn new(strings: &[String]) -> StopStrings {
+        let bytes = |string: &String| string.as_bytes().into();
+        let strings = strings.iter().filter(|string| !string.is_empty());
+        let longest = strings.clone().map(String::len).max().unwrap_or(0);
+        StopStrings { strings: strings.map(bytes).collect(), longest }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.strings.is_empty()
+    }
+
+    /// How much of the end of a text matters for what may follow.
+    pub(crate) fn overlap(&self) -> usize {
+        self.longest.saturating_sub(1)
+    }
+
+    /// Where the string begins that is complete first in `text`, none being complete in its first `old` bytes.
+    pub(crate) fn find(&self, text: &[u8], old: usize) -> Option<usize> {
+        (old + 1..=text.len()).find_map(|end| {
+            let ending = self.strings.iter().filter(|string| text[..end].ends_with(string));
+            ending.map(|string| end - string.len()).min()
+        })
+    }
+
+    /// How many bytes at the end of `text` may be the beginning of one of the strings.
+    fn begun(&self, text: &[u8]) -> usize {
+        let most = self.overlap().min(text.len());
+        let begins = |n: &usize| {
+            let end = &text[text.len() - n..];
+            self.strings.iter().any(|string| string.starts_with(end))
+        };
+        (1..=most).rev().find(begins).unwrap_or(0)
+    }
+}
+
+/// Text from bytes that come in pieces, up to a stop string.
+///
+/// Whole characters are handed out as soon as it is certain that they do not belong to a stop string; the
+/// string itself and what follows it never are. Bytes that are no UTF-8 become U+FFFD.
+#[derive(Clone, Debug, Default)]
+pub struct TextStream {
+    stops: StopStrings,
+    pending: Vec<u8>,
+    stopped: bool,
+}
+
+impl TextStream {
+    /// A text that ends before the first of these strings; an empty one is never found.
+    pub fn new(stop_strings: &[String]) -> TextStream {
+        TextStream::with_stops(StopStrings::new(stop_strings))
+    }
+
+    pub(crate) fn with_stops(stops: StopStrings) -> TextStream {
+        TextStream { stops, pending: Vec::with_capacity(256), stopped: false }
+    }
+
+    /// Whether a stop string was found.
+    pub fn stopped(&self) -> bool {
+        self.stopped
+    }
+
+    /// Takes the next bytes and appends to `text` what is certain now.
+    pub fn push(&mut self, bytes: &[u8], text: &mut String) {
+        if self.stopped {
+            return;
+        }
+        let old = self.pending.len();
+        self.pending.extend_from_slice(bytes);
+        if let Some(start) = self.stops.find(&self.pending, old) {
+            self.pending.truncate(start);
+            self.finish(text);
+            self.stopped = true;
+            return;
+        }
+        let held = self.stops.begun(&self.pending).max(incomplete(&self.pending));
+        let certain = self.pending.len() - held;
+        append_lossy(&self.pending[..certain], text);
+        self.pending.drain(..certain);
+    }
+
+    /// Appends what was held back: nothing more will come.
+    pub fn finish(&mut self, text: &mut String) {
+        append_lossy(&self.pending, text);
+        self.pending.clear();
+    }
+}
+
+/// How many bytes at the end of `bytes` are the beginning of a character.
+fn incomplete(bytes: &[u8]) -> usize {
+    let from = bytes.len().saturating_sub(3);
+    let begins = |&start: &usize| {
+        let error = std::str::from_utf8(&bytes[start..]).err();
+        // No error length: the end came too early.
+        error.is_some_and(|error| error.valid_up_to() == 0 && error.error_len().is_none())
+    };
+    (from..bytes.len()).find(begins).map_or(0, |start| bytes.len() - start)
+}
+
+fn append_lossy(bytes: &[u8], text: &mut String) {
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        if !chunk.invalid().is_empty() {
+            text.push(char::REPLACEMENT_CHARACTER);
+        }
+    }
+}
