@@ -40,7 +40,7 @@ impl Stop {
     }
 }
 
-/// RoPE, gates, soft caps, windows, outputs of QKᵀ, cache operators.
+/// Soft caps, windows, outputs of QKᵀ.
 pub(crate) fn decoders<T>() -> Result<T, Stop> {
     Err(Stop::skip("later: decoders"))
 }

@@ -2,10 +2,11 @@
 
 use super::array::{Array, common_shape};
 use super::{Lane, Stop};
+use headrow_kernels::rows::math;
 use headrow_kernels::{
     Activation, Cpu, Epilogue, LayerNorm, Left, Lookup, Mat, MatMut, PackedB, Par, Right, RmsNorm,
-    Scratch, Visible, Write, activate, embed, gemm, gemm_scratch, layer_norm, masked_softmax,
-    rms_norm,
+    Rope, RopeLayout, Scratch, Visible, Write, activate, embed, gate, gemm, gemm_scratch,
+    layer_norm, masked_softmax, rms_norm, rope,
 };
 
 /// A dimension counted from either end, as both ONNX and PyTorch have it; a scalar counts as one element.
@@ -232,6 +233,41 @@ impl Lane<'_> {
         }
         let inner = self.activated(&self.scaled(x, alpha), Activation::Silu);
         Ok(self.scaled(&inner, 1.0 / alpha))
+    }
+
+    /// activation(x)·up, element by element.
+    pub(crate) fn gated(
+        &self,
+        activation: Activation,
+        x: &Array<f32>,
+        up: &Array<f32>,
+    ) -> Result<Array<f32>, Stop> {
+        let shape = common_shape(x.shape(), up.shape());
+        let shape = shape.ok_or(Stop::fail("shapes of a product"))?;
+        let (x, up) = (x.broadcast(&shape), up.broadcast(&shape));
+        let mut out = Array::full(&shape, f32::NAN);
+        gate(self.cpu, self.par, activation, matrix(&x), matrix(&up), matrix_mut(&mut out));
+        Ok(out)
+    }
+
+    /// The gated linear unit a·σ(b), a and b being the halves of x along a dimension.
+    pub(crate) fn glu(&self, x: &Array<f32>, axis: usize) -> Result<Array<f32>, Stop> {
+        let half = x.shape().get(axis).map_or(0, |width| width / 2);
+        let (a, b) = (x.slice(axis, 0, half), x.slice(axis, half, half));
+        self.gated(Activation::Identity, &self.each(&b, math::sigmoid), &a)
+    }
+
+    /// Tokens × heads·width with the heads turned by their tokens' angles.
+    pub(crate) fn rope(
+        &self,
+        [cos, sin]: [&Array<f32>; 2],
+        layout: RopeLayout,
+        positions: &[u32],
+        heads: usize,
+        x: &Array<f32>,
+    ) -> Array<f32> {
+        let tables = Rope { cos: matrix(cos), sin: matrix(sin), layout };
+        self.each(x, |cpu, par, x| rope(cpu, par, &tables, positions, heads, x))
     }
 
     /// A kernel that works on rows in place, along any dimension.

@@ -7,12 +7,11 @@ use super::conformance::tensors::Value;
 use super::conformance::{Lane, Output, Stop, training};
 use super::{Inputs, Node, attention};
 use headrow_kernels::rows::math;
-use headrow_kernels::{Activation, Cpu, MatMut, Par, log_softmax, softmax};
+use headrow_kernels::{Activation, Cpu, MatMut, Par, RopeLayout, log_softmax, softmax};
 
 /// The reason why an operator is skipped whatever its inputs are.
 pub(crate) fn unclaimed(node: &Node) -> Option<Stop> {
     let why = match node.op.as_str() {
-        "RotaryEmbedding" | "SwiGLU" | "TensorScatter" | "GLU" => "later: decoders",
         "NegativeLogLikelihoodLoss"
         | "SoftmaxCrossEntropyLoss"
         | "Adagrad"
@@ -26,7 +25,7 @@ pub(crate) fn unclaimed(node: &Node) -> Option<Stop> {
         | "QLinearMatMul"
         | "ConvInteger"
         | "QLinearConv" => "later: int8",
-        "Transpose" if !node.alone => return None,
+        "Transpose" | "Split" if !node.alone => return None,
         "Transpose" | "Where" | "Trilu" | "OneHot" | "GatherND" | "GatherElements"
         | "ScatterND" | "ScatterElements" | "Concat" | "Slice" | "Split" | "Pad" | "Expand"
         | "Tile" => "not claimed: data movement, computed by no kernel",
@@ -69,6 +68,12 @@ pub(crate) fn operator(node: &Node, inputs: &Inputs, lane: Lane<'_>) -> Result<V
             "tanh" => activated(Activation::GeluTanh)?,
             other => return Err(Stop::fail(format!("Gelu approximated by {other}"))),
         },
+        "SwiGLU" => {
+            attrs.only(&[])?;
+            lane.gated(Activation::Silu, &x()?, &inputs.floats(1)?)?
+        }
+        "RotaryEmbedding" => rotary_embedding(node, inputs, lane)?,
+        "TensorScatter" => tensor_scatter(node, inputs, lane)?,
         "Swish" => lane.swish(&x()?, attrs.number("alpha")?.unwrap_or(1.0))?,
         "Softmax" => softmaxed(node, inputs, lane, softmax)?,
         "LogSoftmax" => softmaxed(node, inputs, lane, log_softmax)?,
@@ -110,7 +115,9 @@ pub(crate) fn operator(node: &Node, inputs: &Inputs, lane: Lane<'_>) -> Result<V
             let perm = attrs.ints("perm").unwrap_or(reversed);
             x.permute(&perm.iter().map(|&d| d as usize).collect::<Vec<_>>())
         }
+        "Split" => return split(node, inputs),
         "Neg" => lane.scaled(&x()?, -1.0),
+        "Mul" => lane.gated(Activation::Identity, &x()?, &inputs.floats(1)?)?,
         "Add" => {
             let (a, b) = (x()?, inputs.floats(1)?);
             let shape = common_shape(a.shape(), b.shape());
@@ -220,6 +227,82 @@ fn group_normalization(node: &Node, inputs: &Inputs, lane: Lane<'_>) -> Result<A
     let (gamma, beta) = (per_channel(1)?, per_channel(2)?);
     let epsilon = node.attrs.number("epsilon")?.unwrap_or(1e-5);
     lane.group_norm(&x, groups, gamma.as_ref(), beta.as_ref(), epsilon)
+}
+
+/// Heads turned in place of their tokens. The input is batch × heads × tokens × width, or batch × tokens × features.
+/// Without positions the tables have a row for each token of the batch.
+fn rotary_embedding(node: &Node, inputs: &Inputs, lane: Lane<'_>) -> Result<Array<f32>, Stop> {
+    node.attrs.only(&["interleaved", "num_heads", "rotary_embedding_dim"])?;
+    let (x, cos, sin) = (inputs.floats(0)?, inputs.floats(1)?, inputs.floats(2)?);
+    let split = x.rank() == 4;
+    let tokens = if split { x.permute(&[0, 2, 1, 3]) } else { x.clone() };
+    let heads = if split { x.shape()[1] } else { node.attrs.int("num_heads", 0)? as usize };
+    let (rows, cols) = (
+        tokens.shape()[..2].iter().product(),
+        tokens.len() / tokens.shape()[0] / tokens.shape()[1],
+    );
+    let positions: Option<Vec<u32>> = match inputs.get(3) {
+        Some(ids) => ids.ints()?.data().iter().map(|&id| u32::try_from(id).ok()).collect(),
+        None => Some((0..rows as u32).collect()),
+    };
+    let positions = positions.ok_or(Stop::fail("a position below 0"))?;
+    let layout = match node.attrs.int("interleaved", 0)? {
+        0 => RopeLayout::HalfSplit,
+        _ => RopeLayout::Interleaved,
+    };
+    let turning = match node.attrs.int("rotary_embedding_dim", 0)? as usize {
+        0 => cols / heads.max(1),
+        turning => turning,
+    };
+    if cos.shape().last() != Some(&(turning / 2)) {
+        return Err(Stop::fail(format!("{turning} features turn by {:?} cosines", cos.shape())));
+    }
+    let matrix = tokens.clone().reshape(&[rows, cols]);
+    let turned =
+        lane.rope([&cos, &sin], layout, &positions, heads, &matrix).reshape(tokens.shape());
+    Ok(if split { turned.permute(&[0, 2, 1, 3]) } else { turned })
+}
+
+/// A cache with rows replaced by those of an update, from a row on that each sequence of the batch has its own;
+/// circular caches go on at their start. Rows of both are gathered, as from a table.
+fn tensor_scatter(node: &Node, inputs: &Inputs, lane: Lane<'_>) -> Result<Array<f32>, Stop> {
+    node.attrs.only(&["axis", "mode"])?;
+    let (past, update) = (inputs.floats(0)?, inputs.floats(1)?);
+    let axis = axis(node.attrs.int("axis", -2)?, past.rank())?;
+    let (past, update) = (past.moved(axis, 1), update.moved(axis, 1));
+    let (batch, length, count) = (past.shape()[0], past.shape()[1], update.shape()[1]);
+    let firsts = match inputs.get(2) {
+        Some(firsts) => firsts.ints()?.data().to_vec(),
+        None => vec![0; batch],
+    };
+    // Each sequence's rows: those of the cache, then those of the update.
+    let table = past.concat(&update, 1);
+    let mut ids: Vec<i64> = Vec::with_capacity(batch * length);
+    for (sequence, first) in firsts.into_iter().enumerate() {
+        let start = (sequence * (length + count)) as i64;
+        let mut rows: Vec<i64> = (start..start + length as i64).collect();
+        for i in 0..count {
+            let mut to = first as usize + i;
+            if node.attrs.text("mode") == Some("circular") {
+                to %= length;
+            }
+            *rows.get_mut(to).ok_or(Stop::fail("a row beyond the cache"))? =
+                start + (length + i) as i64;
+        }
+        ids.extend(rows);
+    }
+    let row = table.shape()[2..].to_vec();
+    let flat = table.reshape(&[&[batch * (length + count)], &row[..]].concat());
+    Ok(lane.gather(&flat, &Array::new(&[batch, length], ids))?.moved(1, axis))
+}
+
+/// Equal parts along a dimension, one for each output.
+fn split(node: &Node, inputs: &Inputs) -> Result<Vec<Output>, Stop> {
+    node.attrs.only(&["axis"])?;
+    let x = inputs.floats(0)?;
+    let axis = axis(node.attrs.int("axis", 0)?, x.rank())?;
+    let width = x.shape()[axis] / node.outputs.len();
+    Ok((0..node.outputs.len()).map(|i| x.slice(axis, i * width, width).into()).collect())
 }
 
 /// Outside of training dropout is the identity and nothing is computed.

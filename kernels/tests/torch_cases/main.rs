@@ -116,7 +116,7 @@ fn parameters(op: &str) -> &'static [&'static str] {
         "addmm" | "addmv" | "baddbmm" | "addbmm" => &["c", "a", "b"],
         "mm" | "bmm" | "matmul" | "mv" | "dot" | "inner" => &["a", "b"],
         "linear" => &["x", "weight", "bias"],
-        "softmax" | "log_softmax" | "softmin" => &["x", "dim"],
+        "softmax" | "log_softmax" | "softmin" | "glu" => &["x", "dim"],
         "logsumexp" => &["x", "dim", "keepdim"],
         "gelu" => &["x", "approximate"],
         "layer_norm" => &["x", "normalized_shape", "weight", "bias", "eps"],

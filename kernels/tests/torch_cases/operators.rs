@@ -12,7 +12,6 @@ use serde_json::Value as Json;
 /// The reason why an operator is skipped whatever its arguments are.
 fn unclaimed(op: &str) -> Option<Stop> {
     let why = match op {
-        "glu" => "later: decoders",
         "cross_entropy" | "nll_loss" | "kl_div" | "mse_loss" | "dropout" => "later: training",
         "gather" | "masked_fill" | "where" | "index_select" | "take_along_dim" | "scatter"
         | "tril" | "triu" | "cat" | "one_hot" => {
@@ -53,6 +52,10 @@ pub(crate) fn operator(op: &str, call: &Call<'_>, lane: Lane<'_>) -> Result<Vec<
             "tanh" => lane.activated(&x()?, Activation::GeluTanh),
             other => return Err(Stop::fail(format!("gelu approximated by {other}"))),
         },
+        "glu" => {
+            let (x, dim) = (x()?, call.number("dim", -1.0)? as i64);
+            lane.glu(&x, axis(dim, x.rank())?)?
+        }
         "softmax" | "log_softmax" | "softmin" => {
             call.claimed_type()?;
             let x = x()?;
