@@ -182,7 +182,7 @@ fn attend(
         return;
     }
     let (ldo, out) = (out.stride(), out.as_mut_ptr());
-    let call = Call { cpu, shape, q, source, mask, out, ldo, maps };
+    let call = Call { cpu, shape, q, source, mask, out, ldo, maps, cancel: par.cancel() };
     match blocking {
         Some(blocking) => driver::run(&call, par, blocking, stack),
         None => {

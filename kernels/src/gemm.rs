@@ -201,7 +201,7 @@ pub fn gemm<'a>(
     let (a, b) = (a.into(), b.into());
     let ((m, k), (_, n)) = (a.shape(), b.shape());
     let mut blocking = Blocking::new(cpu, par.threads(), m, n, k);
-    if par.is_cancellable() {
+    if par.cancel().is_some() {
         blocking = blocking.in_short_chunks(cpu, k);
     }
     gemm_blocked(cpu, par, &blocking, a, b, write, epilogue, c, stack);

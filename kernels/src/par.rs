@@ -332,9 +332,9 @@ impl<'a> Par<'a> {
         self.threads > 1 || self.cancel.is_some()
     }
 
-    /// Whether a flag is asked at all.
-    pub(crate) fn is_cancellable(self) -> bool {
-        self.cancel.is_some()
+    /// The flag that is asked, if any.
+    pub(crate) fn cancel(self) -> Option<&'a Cancel> {
+        self.cancel
     }
 
     /// Workers at most, the caller included. Worker indices are below this.

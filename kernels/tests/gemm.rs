@@ -4,11 +4,10 @@ mod support;
 
 use headrow_kernels::gemm::{Blocking, gemm_blocked, gemm_blocked_scratch};
 use headrow_kernels::{
-    Activation, Cancel, Cpu, Epilogue, Left, LeftKind, Mat, MatMut, Need, PackedB, Par, Right,
-    RightKind, Scratch, Team, Write, activate, gemm, gemm_scratch, reference,
+    Activation, Cpu, Epilogue, Left, LeftKind, Mat, MatMut, Need, PackedB, Par, Right, RightKind,
+    Scratch, Team, Write, activate, gemm, gemm_scratch, reference,
 };
-use std::time::{Duration, Instant};
-use support::{Guarded, Random, emulated, every, hash, unless_emulated};
+use support::{Guarded, Random, every, hash, unless_emulated};
 
 /// How a product is run; the result may depend on none of it.
 #[derive(Clone, Copy)]
@@ -651,44 +650,4 @@ fn too_little_scratch_is_refused() {
     let out = MatMut::new(&mut out, 2, 2);
     let mut scratch = Scratch::new(Need::NONE);
     gemm(cpu, Par::SERIAL, x, Right::Transposed(x), write, &none, out, &mut scratch.stack());
-}
-
-/// Products that may be given up are cut finely, with one thread too: some parts are there and the others untouched.
-#[test]
-fn a_large_product_is_given_up_in_the_middle_and_a_flag_that_is_not_set_changes_nothing() {
-    if emulated() {
-        return;
-    }
-    let (m, n, k) = (700, 2100, 1024);
-    let mut rng = Random::new(40);
-    let (a, b) = (rng.vec(m * k), rng.vec(k * n));
-    let cpu = Cpu::detect();
-    let packed = PackedB::new(cpu, Mat::new(&b, k, n));
-    let product = |par: Par<'_>| {
-        let mut c = vec![f32::NAN; m * n];
-        let (a, out) = (Mat::new(&a, m, k), MatMut::new(&mut c, m, n));
-        let (none, mut scratch) = (Epilogue::default(), Scratch::new(Need::NONE));
-        gemm(cpu, par, a, &packed, Write::Replace, &none, out, &mut scratch.stack());
-        c
-    };
-    let whole = product(Par::SERIAL);
-    for threads in 1..=2 {
-        Team::new(threads).open(|par| {
-            let never = Cancel::new();
-            assert_eq!(hash(&product(par.with_cancel(&never))), hash(&whole), "{threads} threads");
-            let soon = Cancel::with_deadline(Instant::now() + Duration::from_millis(1));
-            let part = product(par.with_cancel(&soon));
-            let done = part.iter().filter(|x| !x.is_nan()).count();
-            assert!(done < whole.len(), "{threads} threads finished 1.5e9 multiply-adds in 1 ms");
-            let right =
-                part.iter().zip(&whole).all(|(x, y)| x.is_nan() || x.to_bits() == y.to_bits());
-            assert!(
-                right,
-                "{threads} threads left elements that are neither old nor the product's"
-            );
-            never.cancel();
-            assert!(product(par.with_cancel(&never)).iter().all(|x| x.is_nan()));
-            assert_eq!(hash(&product(par)), hash(&whole), "the team is used again");
-        });
-    }
 }

@@ -9,6 +9,7 @@ use super::mask::{Query, Seen};
 use super::segment::Sequence;
 use super::{AttentionShape, Mask, Source};
 use crate::cpu::Cpu;
+use crate::par::Cancel;
 use crate::rows::softmax::{Scores, cap_scores, exp_scores};
 use crate::table::{Tile, TileArgs};
 use crate::view::Mat;
@@ -25,6 +26,8 @@ pub(super) struct Call<'a> {
     pub(super) out: *mut f32,
     pub(super) ldo: usize,
     pub(super) maps: Option<MapRows<'a>>,
+    /// Asked between the blocks of an item.
+    pub(super) cancel: Option<&'a Cancel>,
 }
 
 // SAFETY: all is read only, but for the result and the maps: workers write to it through `Rows`, whose blocks of rows and

@@ -8,7 +8,7 @@ use super::parts::Parts;
 use super::segment::Sequence;
 use super::{AttentionExtent, AttentionShape, Source};
 use crate::cpu::Cpu;
-use crate::par::Par;
+use crate::par::{Cancel, Par};
 use crate::scratch::{Need, Stack};
 use std::ops::Range;
 
@@ -142,6 +142,10 @@ fn one_item(
     with_keys(call, blocking, sequence, kv_head, &queries, &mut stack, |keys, values, stack| {
         for round in 0..rounds {
             for first in (0..count).step_by(blocking.rows) {
+                // An item may be all queries of a long sequence.
+                if call.cancel.is_some_and(Cancel::is_cancelled) {
+                    return;
+                }
                 let (head, query) = if over_heads { (first, 0) } else { (round, first) };
                 let count = blocking.rows.min(count - first);
                 let at = (kv_head * group + head, queries.start + query);

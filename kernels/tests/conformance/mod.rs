@@ -40,11 +40,6 @@ impl Stop {
     }
 }
 
-/// Soft caps, windows, outputs of QKᵀ.
-pub(crate) fn decoders<T>() -> Result<T, Stop> {
-    Err(Stop::skip("later: decoders"))
-}
-
 /// Losses, gradients, optimisers, dropout at work.
 pub(crate) fn training<T>() -> Result<T, Stop> {
     Err(Stop::skip("later: training"))
