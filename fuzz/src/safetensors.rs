@@ -44,7 +44,7 @@ fn run(u: &mut Unstructured<'_>, model: &Arc<Model>, plain: &Arc<Model>) -> Resu
     let ids: Vec<u32> =
         (0..u.int_in_range(0..=9)?).map(|_| u.int_in_range(0..=11)).collect::<Result<_>>()?;
     let fits = (1..=config.max_length()).contains(&ids.len())
-        && ids.iter().all(|&id| (id as usize) < config.vocabulary);
+        && ids.iter().all(|&id| (id as usize) < config.vocabulary());
     let options = SessionOptions::default().with_threads(1).with_max_tokens(9);
     let mut sessions = [model, plain].map(|model| Session::new(model, &options).expect("9 tokens"));
 

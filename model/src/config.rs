@@ -1,71 +1,280 @@
-//! `config.json`: what a checkpoint says about itself, checked before anything is allocated.
+//! What a model is made of: sizes and options, in the letters of the paper, checked before anything is allocated.
 //!
-//! A field that changes the result is read strictly: an unknown word, a value out of range or a kind
-//! of model we do not compute is an error that names the field. A field that is absent has the value that the
-//! family's reference implementation gives it.
+//! A `config.json` is mapped to this by its family's file under `checkpoint/`. A field that changes the result is
+//! read strictly: an unknown word, a value out of range or a kind of model we do not compute is an error that
+//! names the field. A field that is absent has the value that the family's reference implementation gives it.
 
+mod fields;
+
+use crate::checkpoint;
 use crate::error::{Error, Result};
+use crate::position::{Rotary, SinusoidLayout};
+use crate::sublayer::NormPlacement;
+pub(crate) use fields::{Fields, printable, read_file, regular_file};
 use headrow_kernels::Activation;
-use serde_json::{Map, Value};
-use std::fmt;
 use std::path::Path;
 
-/// Families of encoders that share one architecture under different names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Family {
-    /// BERT, and MiniLM and others distilled into its form.
-    Bert,
-    /// RoBERTa, XLM-RoBERTa, CamemBERT: positions start behind the padding id.
-    Roberta,
-    /// DistilBERT: no token types, no pooler.
-    DistilBert,
-}
+pub use crate::checkpoint::Family;
 
-impl fmt::Display for Family {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Family::Bert => "BERT",
-            Family::Roberta => "RoBERTa",
-            Family::DistilBert => "DistilBERT",
-        })
-    }
-}
-
-/// The sizes and options of an encoder, in the letters of the paper.
+/// The sizes and options of a Transformer: an encoder, a decoder, or both.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Config {
     /// Whose names the checkpoint uses.
     pub family: Family,
-    /// v: tokens in the vocabulary.
-    pub vocabulary: usize,
-    /// Token types (segments of a sentence pair); 0 when the model has none.
-    pub token_types: usize,
-    /// Rows of the position table.
-    pub position_rows: usize,
-    /// The row of a sequence's first token.
-    pub first_position: usize,
     /// d_model: features of a token.
     pub d_model: usize,
-    /// N: layers.
-    pub layers: usize,
-    /// h: heads of each attention.
-    pub heads: usize,
-    /// d_ff: inner features of the feed-forward network.
-    pub d_ff: usize,
-    /// Between the two linear maps of the feed-forward network.
-    pub activation: Activation,
-    /// The word `config.json` has for it.
-    pub activation_word: String,
-    /// ε inside the root of every LayerNorm.
-    pub epsilon: f32,
-    /// Whether the masked-language-model head reads out with the word embeddings.
-    pub tied: bool,
+    /// The stack that reads its whole input at once.
+    pub encoder: Option<StackConfig>,
+    /// The stack that reads from left to right, and, beside an encoder, attends to its output.
+    pub decoder: Option<StackConfig>,
+    /// How the last states become scores of words.
+    pub read_out: ReadOutConfig,
+    /// Tokens with a meaning of their own.
+    pub special: SpecialTokens,
     /// Class names as the checkpoint was trained for (`BertForMaskedLM` …), possibly none.
     pub architectures: Vec<String>,
     /// The labels of a classifier or tagger by index, when they are named.
     pub labels: Vec<String>,
+}
+
+/// One stack of equal layers and what it reads.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct StackConfig {
+    /// What enters.
+    pub input: Input,
+    /// N: layers.
+    pub layers: usize,
+    /// Layers with weights of their own. Fewer than [`layers`](StackConfig::layers) when neighbours share them, as in ALBERT.
+    pub distinct_layers: usize,
+    /// h: heads of each attention.
+    pub heads: usize,
+    /// Heads of keys and values; as many as `heads` unless groups share them.
+    pub kv_heads: usize,
+    /// d_k: features of a head's queries and keys.
+    pub d_k: usize,
+    /// d_v: features of a head's values.
+    pub d_v: usize,
+    /// Factor of the scores.
+    pub scale: ScoreScale,
+    /// Positions inside self-attention, beside those that the input may add.
+    pub relative: RelativePositions,
+    /// w: a query sees the w last tokens, itself included.
+    pub window: Option<usize>,
+    /// d_ff: inner features of the feed-forward network.
+    pub d_ff: usize,
+    /// Between the linear maps of the feed-forward network.
+    pub activation: Activation,
+    /// The word `config.json` has for it.
+    pub activation_word: String,
+    /// Whether the activation gates a second inner map.
+    pub gating: Gating,
+    /// Which maps and norms add a bias.
+    pub biases: Biases,
+    /// The kind of every norm in the layers.
+    pub norm: NormKind,
+    /// ε inside the root of every norm.
+    pub epsilon: f32,
+    /// Where the layers normalise.
+    pub placement: NormPlacement,
+    /// Whether a last norm follows the layers.
+    pub final_norm: bool,
+}
+
+/// What a stack reads.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Input {
+    /// Ids of tokens (§3.4).
+    Tokens(TokenInput),
+    /// Images cut into patches, and a first token that stands for the whole (ViT).
+    Patches {
+        /// Rows and columns of an image.
+        image: usize,
+        /// Rows and columns of a patch, a divisor of `image`.
+        patch: usize,
+        /// Numbers of a pixel.
+        channels: usize,
+    },
+    /// Spectrograms through two convolutions, the second of which halves their length (Whisper).
+    Spectrogram {
+        /// Frequency bands.
+        bands: usize,
+        /// Frames after the convolutions.
+        frames: usize,
+    },
+    /// Vectors of d_model features as the caller made them.
+    Vectors,
+}
+
+/// Tables that turn ids into vectors.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct TokenInput {
+    /// v: tokens in the vocabulary.
+    pub vocabulary: usize,
+    /// Features of a row of the tables. Where it is not d_model, a linear map follows.
+    pub width: usize,
+    /// Multiplies the words: √d_model in the paper.
+    pub scale: f32,
+    /// Token types (segments of a sentence pair); 0 when the model has none.
+    pub token_types: usize,
+    /// What is added for a token's place.
+    pub positions: Positions,
+    /// Whether a norm follows the sum.
+    pub norm: bool,
+}
+
+/// What is added to a token for its place (§3.5).
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Positions {
+    /// Nothing: places come in through attention, or not at all.
+    None,
+    /// A row of a learned table.
+    Learned {
+        /// Rows of the table.
+        rows: usize,
+        /// The row of a sequence's first token.
+        first: usize,
+        /// An id that stands outside the count and takes the row before `first`.
+        padding: Option<u32>,
+    },
+    /// Sines and cosines, for any length.
+    Sinusoidal {
+        /// How they are arranged.
+        layout: SinusoidLayout,
+        /// The position of a sequence's first token.
+        first: usize,
+    },
+}
+
+/// How places enter attention.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub enum RelativePositions {
+    /// Not at all.
+    #[default]
+    None,
+    /// Queries and keys are rotated by their places.
+    Rotary(Rotary),
+    /// A learned number per head and bucket of offsets is added to the scores (T5).
+    Buckets {
+        /// Buckets of the table.
+        buckets: usize,
+        /// From this offset on, all share the last bucket.
+        max_distance: usize,
+    },
+    /// A slope per head times the offset is added to the scores (ALiBi).
+    Alibi,
+}
+
+/// Factor of the scores.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub enum ScoreScale {
+    /// 1/√d_k, as in the paper.
+    #[default]
+    Paper,
+    /// 1, as in T5, whose weights were drawn for it.
+    One,
+    /// 1/(√d_k·(ℓ + 1)) in layer ℓ, counted from 0: an option of GPT-2's.
+    PaperByLayer,
+}
+
+impl ScoreScale {
+    /// The factor in layer `layer`, counted from 0.
+    pub(crate) fn factor(self, d_k: usize, layer: usize) -> f32 {
+        let root = 1.0 / (d_k as f32).sqrt();
+        match self {
+            ScoreScale::Paper => root,
+            ScoreScale::One => 1.0,
+            ScoreScale::PaperByLayer => root / (layer + 1) as f32,
+        }
+    }
+}
+
+/// Whether the activation of a feed-forward network gates a second inner map.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Gating {
+    /// σ(xW₁ + b₁)W₂ + b₂.
+    #[default]
+    None,
+    /// (σ(xW) ⊙ xV)W₂: SwiGLU, GEGLU and their kin.
+    Gated,
+}
+
+/// Which maps and norms of the layers add a bias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Biases {
+    /// The maps to queries, keys and values.
+    pub queries_keys_values: bool,
+    /// The map that follows the heads.
+    pub attention_output: bool,
+    /// The maps of the feed-forward network.
+    pub feed_forward: bool,
+    /// LayerNorm's β. RMSNorm has none.
+    pub norms: bool,
+}
+
+impl Biases {
+    /// All of them, as in the paper.
+    pub const ALL: Biases = Biases::everywhere(true);
+    /// None of them.
+    pub const NONE: Biases = Biases::everywhere(false);
+
+    const fn everywhere(bias: bool) -> Biases {
+        Biases {
+            queries_keys_values: bias,
+            attention_output: bias,
+            feed_forward: bias,
+            norms: bias,
+        }
+    }
+}
+
+/// How a norm is defined.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NormKind {
+    /// (x − µ)/√(σ² + ε)·γ + β.
+    #[default]
+    Layer,
+    /// x/√(mean(x²) + ε)·γ.
+    Rms,
+}
+
+/// How the last states become scores of words.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct ReadOutConfig {
+    /// Whether the matrix is that of the words.
+    pub tied: bool,
+    /// Multiplies the states before the product: 1/√d_model where T5 ties.
+    pub scale: f32,
+}
+
+impl Default for ReadOutConfig {
+    fn default() -> Self {
+        ReadOutConfig { tied: true, scale: 1.0 }
+    }
+}
+
+/// Tokens with a meaning of their own, as far as `config.json` names them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SpecialTokens {
+    /// Begins a text.
+    pub begin: Option<u32>,
+    /// Any of these ends it.
+    pub end: Vec<u32>,
+    /// Fills up batches elsewhere; never computed here.
+    pub padding: Option<u32>,
+    /// What a decoder beside an encoder reads first.
+    pub decoder_start: Option<u32>,
 }
 
 /// Largest `config.json` that is read.
@@ -84,308 +293,295 @@ impl Config {
         Config::parse(json, "config")
     }
 
-    /// The longest sequence: rows of the position table from [`Config::first_position`] on.
-    pub fn max_length(&self) -> usize {
-        self.position_rows.saturating_sub(self.first_position)
-    }
-
-    /// d_k = d_v: features of a head.
-    pub fn d_head(&self) -> usize {
-        self.d_model.checked_div(self.heads).unwrap_or(0)
-    }
-
-    /// Multiply-adds of all layers for one token, beside attention: N·(4d² + 2d·d_ff), or the largest
-    /// number when that is beyond it.
-    pub(crate) fn multiply_adds(&self) -> usize {
-        let maps = self.d_model.saturating_mul(4).saturating_add(self.d_ff.saturating_mul(2));
-        self.layers.saturating_mul(self.d_model).saturating_mul(maps)
-    }
-
     fn parse(json: &[u8], place: &str) -> Result<Config> {
-        let fields = Fields::parse(json, place)?;
-        let model_type = fields.word("model_type", None)?;
-        let family = match model_type.as_str() {
-            "bert" => Family::Bert,
-            "roberta" | "xlm-roberta" | "camembert" => Family::Roberta,
-            "distilbert" => Family::DistilBert,
-            _ => {
-                let known = " (expected bert, roberta, xlm-roberta, camembert or distilbert)";
-                return Err(fields.unsupported("model_type", &model_type, known));
-            }
-        };
-        for flag in ["is_decoder", "add_cross_attention", "is_encoder_decoder"] {
-            if fields.flag(flag, false)? {
-                return Err(fields.unsupported(flag, "true", ""));
-            }
-        }
-        let positions = fields.word("position_embedding_type", Some("absolute"))?;
-        if positions != "absolute" {
-            return Err(fields.unsupported(
-                "position_embedding_type",
-                &positions,
-                " (expected absolute)",
-            ));
-        }
-        let config = match family {
-            Family::Bert | Family::Roberta => Config::bert(&fields, family)?,
-            Family::DistilBert => Config::distilbert(&fields)?,
-        };
+        let config = checkpoint::read_config(&Fields::parse(json, place)?)?;
         config.check(place)?;
         Ok(config)
     }
 
-    fn bert(fields: &Fields<'_>, family: Family) -> Result<Config> {
-        let first_position = match family {
-            Family::Roberta => fields.size("pad_token_id", Some(1))?.saturating_add(1),
-            _ => 0,
-        };
-        let (activation, activation_word) = fields.activation("hidden_act")?;
-        Ok(Config {
+    /// A config without stacks, to be filled in.
+    pub(crate) fn empty(family: Family, d_model: usize) -> Config {
+        Config {
             family,
-            vocabulary: fields.size("vocab_size", None)?,
-            token_types: fields.size("type_vocab_size", Some(2))?,
-            position_rows: fields.size("max_position_embeddings", None)?,
-            first_position,
-            d_model: fields.size("hidden_size", None)?,
-            layers: fields.size("num_hidden_layers", None)?,
-            heads: fields.size("num_attention_heads", None)?,
-            d_ff: fields.size("intermediate_size", None)?,
-            activation,
-            activation_word,
-            epsilon: fields.number("layer_norm_eps", 1e-12)? as f32,
-            tied: fields.flag("tie_word_embeddings", true)?,
-            architectures: fields.words("architectures")?,
-            labels: fields.labels()?,
-        })
+            d_model,
+            encoder: None,
+            decoder: None,
+            read_out: ReadOutConfig::default(),
+            special: SpecialTokens::default(),
+            architectures: Vec::new(),
+            labels: Vec::new(),
+        }
     }
 
-    fn distilbert(fields: &Fields<'_>) -> Result<Config> {
-        let (activation, activation_word) = fields.activation("activation")?;
-        Ok(Config {
-            family: Family::DistilBert,
-            vocabulary: fields.size("vocab_size", None)?,
-            token_types: 0,
-            position_rows: fields.size("max_position_embeddings", None)?,
-            first_position: 0,
-            d_model: fields.size("dim", None)?,
-            layers: fields.size("n_layers", None)?,
-            heads: fields.size("n_heads", None)?,
-            d_ff: fields.size("hidden_dim", None)?,
-            activation,
-            activation_word,
-            // The family has no field for it.
-            epsilon: 1e-12,
-            tied: fields.flag("tie_word_embeddings", true)?,
-            architectures: fields.words("architectures")?,
-            labels: fields.labels()?,
-        })
+    /// The stacks there are, the encoder first, with their names.
+    pub fn stacks(&self) -> impl Iterator<Item = (&'static str, &StackConfig)> {
+        let encoder = self.encoder.as_ref().map(|stack| ("encoder", stack));
+        encoder.into_iter().chain(self.decoder.as_ref().map(|stack| ("decoder", stack)))
+    }
+
+    /// The stack whose last states are read out: the decoder where there is one.
+    pub fn last_stack(&self) -> Option<&StackConfig> {
+        self.decoder.as_ref().or(self.encoder.as_ref())
+    }
+
+    /// The encoder, of a family that has one.
+    ///
+    /// # Errors
+    /// [`Error::NoStack`] when there is none: a config may be changed after it was read.
+    pub(crate) fn encoder(&self) -> Result<&StackConfig> {
+        self.encoder.as_ref().ok_or(Error::NoStack { stack: "encoder" })
+    }
+
+    /// The decoder, as [`Config::encoder`].
+    pub(crate) fn decoder(&self) -> Result<&StackConfig> {
+        self.decoder.as_ref().ok_or(Error::NoStack { stack: "decoder" })
+    }
+
+    /// v: tokens that are read out, or read when nothing is. 0 for a model without tokens.
+    pub fn vocabulary(&self) -> usize {
+        self.last_stack().map_or(0, StackConfig::vocabulary)
+    }
+
+    /// The longest sequence that is read out of, as [`StackConfig::max_length`].
+    pub fn max_length(&self) -> usize {
+        self.last_stack().map_or(0, StackConfig::max_length)
     }
 
     /// Ranges of the fields and relations between them, also of a config that was changed after it was
     /// read. Against the weights they are checked when those are opened.
     pub(crate) fn check(&self, place: &str) -> Result<()> {
-        let refused = |field, problem: &str| Err(wrong(place, field, problem));
-        let names: [&str; 6] = match self.family {
-            Family::DistilBert => [
-                "vocab_size",
-                "max_position_embeddings",
-                "dim",
-                "n_layers",
-                "n_heads",
-                "hidden_dim",
-            ],
-            _ => [
-                "vocab_size",
-                "max_position_embeddings",
-                "hidden_size",
-                "num_hidden_layers",
-                "num_attention_heads",
-                "intermediate_size",
-            ],
-        };
-        let sizes =
-            [self.vocabulary, self.position_rows, self.d_model, self.layers, self.heads, self.d_ff];
-        for (name, size) in names.into_iter().zip(sizes) {
-            if size == 0 {
-                return refused(name, "must not be 0");
-            }
-            // Ids, positions and sums of a few sizes then fit their types on every machine.
-            if size > u32::MAX as usize {
-                return refused(name, &format!("{size} is beyond any model"));
-            }
+        let name = |field| checkpoint::field_name(self.family, field);
+        check_size(place, name("d_model"), self.d_model)?;
+        if self.encoder.is_none() && self.decoder.is_none() {
+            return Err(wrong(place, "model_type", "neither an encoder nor a decoder"));
         }
-        if !self.d_model.is_multiple_of(self.heads) {
-            let problem = format!("{} heads do not divide {}", self.heads, self.d_model);
-            return refused(names[4], &problem);
+        for (_, stack) in self.stacks() {
+            stack.check(self.family, self.d_model, place)?;
         }
-        if self.max_length() == 0 {
-            let problem = format!(
-                "{} rows leave no position from {} on",
-                self.position_rows, self.first_position
-            );
-            return refused(names[1], &problem);
-        }
-        if self.family == Family::Roberta && self.first_position == 0 {
-            return refused("first_position", "0 leaves no row for padding");
-        }
-        // Also once it is rounded to f32.
-        let epsilon = self.epsilon;
-        if !(epsilon > 0.0 && epsilon.is_finite()) {
-            let problem = format!("must be above 0 and finite, found {epsilon}");
-            return refused("layer_norm_eps", &problem);
+        if !(self.read_out.scale.is_finite() && self.read_out.scale > 0.0) {
+            return Err(wrong(place, "read_out.scale", "must be above 0 and finite"));
         }
         Ok(())
     }
 }
 
-/// The fields of a JSON object, with errors that name file and field.
-pub(crate) struct Fields<'a> {
-    map: Map<String, Value>,
-    place: &'a str,
+impl StackConfig {
+    /// A stack as the paper has it, of h heads of d_model/h features: post-norm, ReLU, LayerNorm, ε = 1e-5.
+    ///
+    /// `d_model` that `heads` do not divide is found when the config is checked.
+    pub(crate) fn paper(
+        input: Input,
+        layers: usize,
+        d_model: usize,
+        heads: usize,
+        d_ff: usize,
+    ) -> StackConfig {
+        let d_head = d_model.checked_div(heads).unwrap_or(0);
+        StackConfig {
+            input,
+            layers,
+            distinct_layers: layers,
+            heads,
+            kv_heads: heads,
+            d_k: d_head,
+            d_v: d_head,
+            scale: ScoreScale::Paper,
+            relative: RelativePositions::None,
+            window: None,
+            d_ff,
+            activation: Activation::Relu,
+            activation_word: "relu".to_owned(),
+            gating: Gating::None,
+            biases: Biases::ALL,
+            norm: NormKind::Layer,
+            epsilon: 1e-5,
+            placement: NormPlacement::Post,
+            final_norm: false,
+        }
+    }
+
+    /// v, or 0 when no tokens are read.
+    pub fn vocabulary(&self) -> usize {
+        self.tokens().map_or(0, |tokens| tokens.vocabulary)
+    }
+
+    /// The tables of a stack that reads tokens.
+    pub fn tokens(&self) -> Option<&TokenInput> {
+        match &self.input {
+            Input::Tokens(tokens) => Some(tokens),
+            _ => None,
+        }
+    }
+
+    /// The tables, of a family that reads tokens.
+    ///
+    /// # Errors
+    /// [`Error::WrongInput`] when there are none: a config may be changed after it was read.
+    pub(crate) fn token_input(&self) -> Result<&TokenInput> {
+        let wrong = || Error::WrongInput { expected: "tokens", actual: self.input.name() };
+        self.tokens().ok_or_else(wrong)
+    }
+
+    /// The longest sequence: as many tokens as a learned table has places for, as many patches or frames
+    /// as an image or a spectrogram has. Where nothing sets a limit, [`StackConfig::UNLIMITED`].
+    pub fn max_length(&self) -> usize {
+        match &self.input {
+            Input::Tokens(TokenInput {
+                positions: Positions::Learned { rows, first, .. }, ..
+            }) => rows.saturating_sub(*first),
+            Input::Tokens(_) | Input::Vectors => match &self.relative {
+                RelativePositions::Rotary(rotary) => rotary.max_position,
+                _ => StackConfig::UNLIMITED,
+            },
+            &Input::Patches { image, patch, .. } => {
+                let side = image.checked_div(patch).unwrap_or(0);
+                side.saturating_mul(side).saturating_add(1)
+            }
+            Input::Spectrogram { frames, .. } => *frames,
+        }
+    }
+
+    /// The longest sequence of a model that sets no limit itself.
+    pub const UNLIMITED: usize = 1 << 24;
+
+    /// Multiply-adds of all layers for one token, beside attention, or the largest number when that is beyond it.
+    pub(crate) fn multiply_adds(&self, d_model: usize) -> usize {
+        let times = |a: usize, b: usize| a.saturating_mul(b);
+        let queries = times(self.heads, self.d_k.saturating_add(self.d_v));
+        let keys = times(self.kv_heads, self.d_k.saturating_add(self.d_v));
+        let inner = times(self.d_ff, if self.gating == Gating::Gated { 3 } else { 2 });
+        let wide = queries.saturating_add(keys).saturating_add(inner);
+        times(self.layers, times(d_model, wide))
+    }
+
+    fn check(&self, family: Family, d_model: usize, place: &str) -> Result<()> {
+        let name = |field| checkpoint::field_name(family, field);
+        let refused = |field: &'static str, problem: &str| Err(wrong(place, name(field), problem));
+        let sizes = [
+            ("layers", self.layers),
+            ("distinct_layers", self.distinct_layers),
+            ("heads", self.heads),
+            ("kv_heads", self.kv_heads),
+            ("d_k", self.d_k),
+            ("d_v", self.d_v),
+            ("d_ff", self.d_ff),
+        ];
+        // Heads come before their widths, which follow from them where the file does not give them.
+        if self.heads > 0 && self.d_k == d_model / self.heads && !d_model.is_multiple_of(self.heads)
+        {
+            let problem = format!("{} heads do not divide {d_model}", self.heads);
+            return refused("heads", &problem);
+        }
+        for (field, size) in sizes {
+            check_size(place, name(field), size)?;
+        }
+        if !self.heads.is_multiple_of(self.kv_heads) {
+            let problem = format!("{} do not divide {} heads", self.kv_heads, self.heads);
+            return refused("kv_heads", &problem);
+        }
+        if self.distinct_layers > self.layers {
+            let problem = format!("{} of {} layers", self.distinct_layers, self.layers);
+            return refused("distinct_layers", &problem);
+        }
+        if self.window == Some(0) {
+            return refused("window", "must not be 0");
+        }
+        // Also once it is rounded to f32.
+        if !(self.epsilon > 0.0 && self.epsilon.is_finite()) {
+            let problem = format!("must be above 0 and finite, found {}", self.epsilon);
+            return refused("epsilon", &problem);
+        }
+        self.check_relative(place, &name)?;
+        self.input.check(d_model, place, &name)
+    }
+
+    fn check_relative(
+        &self,
+        place: &str,
+        name: &dyn Fn(&'static str) -> &'static str,
+    ) -> Result<()> {
+        match &self.relative {
+            RelativePositions::Rotary(rotary) => rotary.check(self.d_k, place),
+            &RelativePositions::Buckets { buckets, max_distance } => {
+                check_size(place, name("buckets"), buckets)?;
+                check_size(place, name("max_distance"), max_distance)
+            }
+            RelativePositions::None | RelativePositions::Alibi => Ok(()),
+        }
+    }
 }
 
-impl<'a> Fields<'a> {
-    pub(crate) fn parse(json: &[u8], place: &'a str) -> Result<Fields<'a>> {
-        match serde_json::from_slice(json) {
-            Ok(Value::Object(map)) => Ok(Fields { map, place }),
-            Ok(_) => Err(Error::file(place, "not a JSON object")),
-            Err(error) => Err(Error::file(place, format_args!("not JSON: {error}"))),
+impl Input {
+    /// In words.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Input::Tokens(_) => "tokens",
+            Input::Patches { .. } => "images",
+            Input::Spectrogram { .. } => "spectrograms",
+            Input::Vectors => "vectors",
         }
     }
 
-    /// The field, unless it is absent or `null`.
-    pub(crate) fn get(&self, field: &str) -> Option<&Value> {
-        self.map.get(field).filter(|value| !value.is_null())
-    }
-
-    #[cfg(feature = "tokenizers")]
-    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
-        self.map.keys().map(String::as_str)
-    }
-
-    pub(crate) fn wrong(&self, field: &str, problem: &str) -> Error {
-        wrong(self.place, field, problem)
-    }
-
-    pub(crate) fn unsupported(&self, field: &str, value: &str, hint: &str) -> Error {
-        Error::Unsupported {
-            place: self.place.to_owned(),
-            field: field.to_owned(),
-            value: printable(value),
-            hint: hint.to_owned(),
-        }
-    }
-
-    fn typed<T>(
+    fn check(
         &self,
-        field: &str,
-        default: Option<T>,
-        expected: &str,
-        read: impl FnOnce(&Value) -> Option<T>,
-    ) -> Result<T> {
-        match self.get(field) {
-            Some(value) => read(value).ok_or_else(|| {
-                let problem =
-                    format!("expected {expected}, found {}", printable(&value.to_string()));
-                self.wrong(field, &problem)
-            }),
-            None => default.ok_or_else(|| self.wrong(field, "missing")),
+        d_model: usize,
+        place: &str,
+        name: &dyn Fn(&'static str) -> &'static str,
+    ) -> Result<()> {
+        let refused = |field, problem: &str| Err(wrong(place, name(field), problem));
+        match self {
+            Input::Tokens(tokens) => {
+                check_size(place, name("vocabulary"), tokens.vocabulary)?;
+                check_size(place, name("width"), tokens.width)?;
+                if !(tokens.scale.is_finite() && tokens.scale > 0.0) {
+                    return refused("scale", "must be above 0 and finite");
+                }
+                match tokens.positions {
+                    Positions::Learned { rows, first, padding } => {
+                        check_size(place, name("positions"), rows)?;
+                        if rows.saturating_sub(first) == 0 {
+                            let problem = format!("{rows} rows leave no position from {first} on");
+                            return refused("positions", &problem);
+                        }
+                        if padding.is_some() && first == 0 {
+                            return refused("first_position", "0 leaves no row for padding");
+                        }
+                        Ok(())
+                    }
+                    Positions::Sinusoidal { layout, .. } => layout.check(tokens.width, place),
+                    Positions::None => Ok(()),
+                }
+            }
+            &Input::Patches { image, patch, channels } => {
+                check_size(place, "image_size", image)?;
+                check_size(place, "patch_size", patch)?;
+                check_size(place, "num_channels", channels)?;
+                if !image.is_multiple_of(patch) {
+                    return refused("patch_size", &format!("{patch} does not divide {image}"));
+                }
+                Ok(())
+            }
+            &Input::Spectrogram { bands, frames } => {
+                check_size(place, "num_mel_bins", bands)?;
+                check_size(place, "max_source_positions", frames)
+            }
+            Input::Vectors => check_size(place, name("d_model"), d_model),
         }
     }
+}
 
-    pub(crate) fn size(&self, field: &str, default: Option<usize>) -> Result<usize> {
-        self.typed(field, default, "a whole number from 0 up", |value| {
-            value.as_u64().and_then(|n| usize::try_from(n).ok())
-        })
-    }
-
-    pub(crate) fn flag(&self, field: &str, default: bool) -> Result<bool> {
-        self.typed(field, Some(default), "true or false", Value::as_bool)
-    }
-
-    pub(crate) fn word(&self, field: &str, default: Option<&str>) -> Result<String> {
-        self.typed(field, default.map(str::to_owned), "a word", |value| {
-            value.as_str().map(str::to_owned)
-        })
-    }
-
-    fn words(&self, field: &str) -> Result<Vec<String>> {
-        self.typed(field, Some(Vec::new()), "a list of words", |value| {
-            value.as_array()?.iter().map(|word| word.as_str().map(str::to_owned)).collect()
-        })
-    }
-
-    fn number(&self, field: &str, default: f64) -> Result<f64> {
-        self.typed(field, Some(default), "a number", Value::as_f64)
-    }
-
-    /// The activation by its exact word: `gelu` is the erf form, not the tanh form.
-    fn activation(&self, field: &str) -> Result<(Activation, String)> {
-        let word = self.word(field, Some("gelu"))?;
-        let activation = match word.as_str() {
-            "gelu" => Activation::GeluErf,
-            "gelu_new" | "gelu_pytorch_tanh" => Activation::GeluTanh,
-            "quick_gelu" => Activation::GeluQuick,
-            "relu" => Activation::Relu,
-            "silu" | "swish" => Activation::Silu,
-            _ => {
-                let known = " (expected gelu, gelu_new, gelu_pytorch_tanh, quick_gelu, relu, silu \
-                             or swish)";
-                return Err(self.unsupported(field, &word, known));
-            }
-        };
-        Ok((activation, word))
-    }
-
-    /// `id2label` in the order of its ids, which must be 0, 1, 2 …
-    fn labels(&self) -> Result<Vec<String>> {
-        let bad = || self.wrong("id2label", "expected names for the ids 0, 1, 2 …");
-        let Some(value) = self.get("id2label") else { return Ok(Vec::new()) };
-        let map = value.as_object().ok_or_else(bad)?;
-        (0..map.len())
-            .map(|id| map.get(&id.to_string())?.as_str().map(str::to_owned))
-            .collect::<Option<Vec<String>>>()
-            .ok_or_else(bad)
+/// Not 0, and small enough that ids, positions and sums of a few sizes fit their types on every machine.
+fn check_size(place: &str, field: &str, size: usize) -> Result<()> {
+    match size {
+        0 => Err(wrong(place, field, "must not be 0")),
+        _ if size > u32::MAX as usize => {
+            Err(wrong(place, field, &format!("{size} is beyond any model")))
+        }
+        _ => Ok(()),
     }
 }
 
 fn wrong(place: &str, field: &str, problem: &str) -> Error {
     let (place, field, problem) = (place.to_owned(), field.to_owned(), problem.to_owned());
     Error::Config { place, field, problem }
-}
-
-/// Text from a file as it may stand in a message: one line, and not a long one.
-pub(crate) fn printable(text: &str) -> String {
-    const SHOWN: usize = 120;
-    let breaks = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}');
-    let mut shown = String::new();
-    for c in text.chars().take(SHOWN) {
-        match breaks(c) {
-            true => shown.extend(c.escape_default()),
-            false => shown.push(c),
-        }
-    }
-    if text.chars().nth(SHOWN).is_some() {
-        shown.push('…');
-    }
-    shown
-}
-
-/// Reads a regular file of at most `limit` bytes. A pipe or a device would block or never end.
-pub(crate) fn read_file(path: &Path, limit: u64) -> Result<Vec<u8>> {
-    let len = regular_file(path)?;
-    if len > limit {
-        let problem = format!("{len} bytes, more than the {limit} such a file may have");
-        return Err(Error::file(path.display(), problem));
-    }
-    std::fs::read(path).map_err(Error::io(path))
-}
-
-/// The size of a regular file.
-pub(crate) fn regular_file(path: &Path) -> Result<u64> {
-    let metadata = std::fs::metadata(path).map_err(Error::io(path))?;
-    if !metadata.is_file() {
-        return Err(Error::file(path.display(), "not a regular file"));
-    }
-    Ok(metadata.len())
 }

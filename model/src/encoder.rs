@@ -1,18 +1,19 @@
 //! §3.1: the encoder, a stack of N equal layers of two sublayers each.
 
-use crate::attention::MultiHeadAttention;
+use crate::attention::{Pass, SelfAttention};
 use crate::feed_forward::FeedForward;
-use crate::linear::{Call, take};
-use crate::sublayer::{Norm, NormPlacement, sublayer, sublayer_scratch};
-use headrow_kernels::{Cpu, Mat, MatMut, Need, Segment, Stack};
-
-/// Sees the states between layers: called with ℓ and z_ℓ, `tokens × d_model`. z₀ are the embeddings.
-pub(crate) type Probe<'p> = &'p mut dyn FnMut(usize, Mat<'_>);
+use crate::linear::{Size, take};
+use crate::observer::{Observer, Place, Side, Sublayer};
+use crate::sublayer::{
+    Norm, NormPlacement, Site, side_by_side, sublayer, sublayer_scratch, transformation,
+};
+use crate::transformer::Sizes;
+use headrow_kernels::{AttentionExtent, Cpu, MatMut, Need, Segment, Stack};
 
 /// Self-attention, then the feed-forward network.
 pub(crate) struct EncoderLayer {
     pub(crate) placement: NormPlacement,
-    pub(crate) attention: MultiHeadAttention,
+    pub(crate) attention: SelfAttention,
     pub(crate) attention_norm: Norm,
     pub(crate) feed_forward: FeedForward,
     pub(crate) feed_forward_norm: Norm,
@@ -22,20 +23,29 @@ impl EncoderLayer {
     /// x ← layer(x).
     fn forward(
         &self,
-        call: Call<'_>,
+        pass: &Pass<'_>,
+        layer: usize,
         mut x: MatMut<'_>,
         segments: &[Segment],
         stack: &mut Stack<'_>,
+        observer: &mut dyn Observer,
     ) {
-        let Self { placement, attention, feed_forward, .. } = self;
-        let attend = |z: Mat<'_>, residual: Mat<'_>, out: MatMut<'_>, stack: &mut Stack<'_>| {
-            attention.forward(call, z, segments, residual, out, stack);
+        let Self { placement, attention, attention_norm, feed_forward, feed_forward_norm } = self;
+        let (call, placement) = (pass.call, *placement);
+        let site = |sublayer, norm| Site {
+            place: Place { side: Side::Encoder, layer, sublayer },
+            placement,
+            norm,
         };
-        let feed = |z: Mat<'_>, residual: Mat<'_>, out: MatMut<'_>, stack: &mut Stack<'_>| {
-            feed_forward.forward(call, z, residual, out, stack);
-        };
-        sublayer(*placement, &self.attention_norm, call, x.reborrow(), stack, attend);
-        sublayer(*placement, &self.feed_forward_norm, call, x, stack, feed);
+        let first = site(Sublayer::SelfAttention, attention_norm);
+        let attend = transformation(|z, sum| attention.forward(pass, z, segments, sum));
+        let second = site(Sublayer::FeedForward, feed_forward_norm);
+        let feed = transformation(|z, sum| feed_forward.forward(call, z, sum));
+        if placement == NormPlacement::Parallel {
+            return side_by_side(call, (first, attend), (second, feed), x, stack, observer);
+        }
+        sublayer(call, first, x.reborrow(), stack, observer, attend);
+        sublayer(call, second, x, stack, observer, feed);
     }
 
     fn scratch(
@@ -46,7 +56,8 @@ impl EncoderLayer {
         longest: usize,
         d_model: usize,
     ) -> Need {
-        let attention = self.attention.scratch(cpu, threads, rows, longest);
+        let extent = AttentionExtent { queries: longest, keys: longest };
+        let attention = self.attention.scratch(cpu, threads, rows, extent, false);
         let feed_forward = self.feed_forward.scratch(cpu, threads, rows);
         sublayer_scratch(self.placement, rows, d_model, attention.or(feed_forward))
     }
@@ -54,32 +65,52 @@ impl EncoderLayer {
 
 /// N layers, and under pre-norm a last normalisation.
 pub(crate) struct Encoder {
+    /// N.
+    pub(crate) depth: usize,
+    /// The layers, or fewer when neighbours share their weights.
     pub(crate) layers: Vec<EncoderLayer>,
     pub(crate) final_norm: Option<Norm>,
+    /// A number per bucket of offsets and head, buckets × heads, where positions enter the scores so.
+    pub(crate) buckets: Vec<f32>,
 }
 
 impl Encoder {
-    /// x ← encoder(x).
+    /// x ← encoder(x). Stops between layers when the pass is cancelled.
     pub(crate) fn forward(
         &self,
-        call: Call<'_>,
+        pass: &Pass<'_>,
         mut x: MatMut<'_>,
         segments: &[Segment],
-        probe: Probe<'_>,
         stack: &mut Stack<'_>,
+        observer: &mut dyn Observer,
     ) {
-        probe(0, x.as_ref());
-        for (index, layer) in self.layers.iter().enumerate() {
+        observer.state(Side::Encoder, 0, x.as_ref());
+        for index in 0..self.depth {
             #[cfg(feature = "tracing")]
-            let _span = tracing::debug_span!("layer", index, tokens = x.rows()).entered();
-            layer.forward(call, x.reborrow(), segments, stack);
-            probe(index + 1, x.as_ref());
+            let _span = tracing::debug_span!("encoder layer", index, tokens = x.rows()).entered();
+            if pass.call.par.is_cancelled() {
+                return;
+            }
+            let layer = &self.layers[index * self.layers.len() / self.depth];
+            layer.forward(pass, index, x.reborrow(), segments, stack, observer);
+            observer.state(Side::Encoder, index + 1, x.as_ref());
         }
         if let Some(norm) = &self.final_norm {
             let (mut normed, _) = take(stack, x.rows(), x.cols());
-            norm.forward(call, x.as_ref(), normed.reborrow());
+            norm.forward(pass.call, x.as_ref(), normed.reborrow());
             x.copy_from(normed.as_ref());
         }
+        observer.output(Side::Encoder, x.as_ref());
+    }
+
+    pub(crate) fn list(&self, sizes: &mut Sizes) {
+        for layer in &self.layers {
+            sizes.add("attention", layer.attention.size());
+            sizes.add("feed-forward", layer.feed_forward.size());
+            sizes.add("norms", layer.attention_norm.size() + layer.feed_forward_norm.size());
+        }
+        sizes.add("norms", self.final_norm.iter().map(Norm::size).sum());
+        sizes.add("position biases", Size::plain(&self.buckets));
     }
 
     /// Scratch for up to `rows` tokens, in sequences of at most `longest`.

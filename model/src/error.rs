@@ -209,6 +209,57 @@ pub enum Error {
         /// What it may have.
         cap: usize,
     },
+    /// A model lacks the stack that a call needs.
+    #[error("the model has no {stack}")]
+    NoStack {
+        /// Encoder or decoder.
+        stack: &'static str,
+    },
+    /// A decoder attends to a source, and a sequence without one was asked for.
+    #[error("the decoder attends to a source: sequences are made from sources")]
+    NoSource,
+    /// An input is not of the kind that a stack reads.
+    #[error("the model reads {expected}, not {actual}")]
+    WrongInput {
+        /// What it reads.
+        expected: &'static str,
+        /// What it was given.
+        actual: &'static str,
+    },
+    /// A sequence was removed, or belongs to another session.
+    #[error("the session remembers no such sequence")]
+    NoSequence,
+    /// A call names a sequence twice.
+    #[error("chunk {chunk} extends a sequence that an earlier chunk of the call extends")]
+    TwiceInCall {
+        /// Which chunk of the call.
+        chunk: usize,
+    },
+    /// A session remembers as many sequences as it was made for.
+    #[error("the session remembers {maximum} sequences, as many as it was made for")]
+    TooManySequences {
+        /// How many it was made for.
+        maximum: usize,
+    },
+    /// The caches have too few free pages.
+    #[error("no room to remember {tokens} more tokens, the caches have {free} left")]
+    CacheFull {
+        /// Tokens, in whole pages, that were wanted.
+        tokens: usize,
+        /// Tokens for which whole pages are free.
+        free: usize,
+    },
+    /// A sequence is shorter than it was to be made.
+    #[error("a sequence of {actual} tokens has no first {length}")]
+    Truncate {
+        /// How long it was to be.
+        length: usize,
+        /// How long it is.
+        actual: usize,
+    },
+    /// The call was given up.
+    #[error("cancelled")]
+    Cancelled,
     /// The allocator refused, or the size is beyond any memory.
     #[error("no memory for {0}")]
     OutOfMemory(String),

@@ -1,14 +1,13 @@
 //! What turns hidden states into an answer: poolings, classifiers, the read-out to the vocabulary.
 
-use crate::embedding::Embedding;
+use crate::embedding::ReadOut;
 use crate::error::{Error, Result};
-use crate::linear::{Call, Linear, room, take};
+use crate::linear::{Call, Linear, Size, room, take};
+
 use crate::sublayer::Norm;
+use crate::transformer::Sizes;
 use headrow_kernels::rows::math::tanh;
-use headrow_kernels::{
-    Activation, Cpu, Epilogue, LeftKind, Mat, MatMut, Need, PackedB, Right, RightKind, Segment,
-    Stack, Write, gemm, gemm_scratch,
-};
+use headrow_kernels::{Activation, Cpu, Mat, MatMut, Need, Segment, Stack};
 
 /// How the hidden states of a sequence become one vector.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -89,8 +88,7 @@ pub(crate) struct MaskedLm {
     pub(crate) transform: Linear,
     pub(crate) activation: Activation,
     pub(crate) norm: Norm,
-    pub(crate) decoder: Option<PackedB>,
-    pub(crate) bias: Vec<f32>,
+    pub(crate) read_out: ReadOut,
 }
 
 /// The heads that a checkpoint came with.
@@ -103,12 +101,11 @@ pub(crate) struct Heads {
     pub(crate) next_sentence: Option<Linear>,
 }
 
-/// The last hidden states, which rows belong to which sequence, and the table they were made with.
+/// The last hidden states, and which rows belong to which sequence.
 #[derive(Clone, Copy)]
 pub(crate) struct Encoded<'a> {
     pub(crate) hidden: Mat<'a>,
     pub(crate) segments: &'a [Segment],
-    pub(crate) embedding: &'a Embedding,
 }
 
 impl Heads {
@@ -116,15 +113,15 @@ impl Heads {
     pub(crate) fn shape(
         &self,
         head: Head,
-        embedding: &Embedding,
+        d_model: usize,
         tokens: usize,
         sequences: usize,
     ) -> Result<(usize, usize)> {
         let pooler = self.pooler.as_ref();
         let shape = match head {
-            Head::Pooled(..) => Some((sequences, embedding.d_model)),
+            Head::Pooled(..) => Some((sequences, d_model)),
             Head::Pooler => pooler.map(|pooler| (sequences, pooler.outputs())),
-            Head::MaskedLm => self.masked_lm.as_ref().map(|lm| (tokens, lm.bias.len())),
+            Head::MaskedLm => self.masked_lm.as_ref().map(|lm| (tokens, lm.read_out.outputs())),
             Head::SequenceClassifier => {
                 self.classifier.as_ref().map(|head| (sequences, head.output.outputs()))
             }
@@ -177,7 +174,7 @@ impl Heads {
         &self,
         cpu: Cpu,
         threads: usize,
-        embedding: &Embedding,
+        d_model: usize,
         tokens: usize,
         sequences: usize,
     ) -> Need {
@@ -185,7 +182,7 @@ impl Heads {
         let classifier = self.classifier.as_ref();
         let dense = [self.pooler.as_ref(), classifier.and_then(|head| head.dense.as_ref())];
         let output = [self.next_sentence.as_ref(), classifier.map(|head| &head.output)];
-        let first = room(sequences, embedding.d_model);
+        let first = room(sequences, d_model);
         // The first tokens' states, what the dense map makes of them, and the map at work.
         let linears = dense.into_iter().chain(output).flatten();
         let mut need = linears
@@ -194,26 +191,25 @@ impl Heads {
             need = need.or(of(tagger, tokens));
         }
         if let Some(lm) = &self.masked_lm {
-            need = need.or(lm.scratch(cpu, threads, embedding, tokens));
+            need = need.or(lm.scratch(cpu, threads, tokens));
         }
         need
     }
 
-    /// Numbers of each head, by name.
-    pub(crate) fn parameters(&self) -> impl Iterator<Item = (&'static str, usize)> {
-        let linear = |head: &Option<Linear>| head.as_ref().map_or(0, Linear::parameters);
-        let lm = self.masked_lm.as_ref().map_or(0, MaskedLm::parameters);
-        let classifier = self.classifier.as_ref().map_or(0, |head| {
-            head.dense.as_ref().map_or(0, Linear::parameters) + head.output.parameters()
-        });
-        let counts = [
-            (Head::Pooler.name(), linear(&self.pooler)),
-            (Head::MaskedLm.name(), lm),
-            (Head::SequenceClassifier.name(), classifier),
-            (Head::TokenTagger.name(), linear(&self.tagger)),
-            (Head::NextSentence.name(), linear(&self.next_sentence)),
-        ];
-        counts.into_iter().filter(|&(_, count)| count > 0)
+    pub(crate) fn list(&self, sizes: &mut Sizes) {
+        let linear = |head: &Option<Linear>| head.iter().map(Linear::size).sum();
+        sizes.add(Head::Pooler.name(), linear(&self.pooler));
+        if let Some(lm) = &self.masked_lm {
+            let name = Head::MaskedLm.name();
+            sizes.words(name, &lm.read_out.words);
+            sizes.add(name, lm.transform.size() + lm.norm.size() + lm.read_out.size());
+        }
+        if let Some(classifier) = &self.classifier {
+            let size: Size = linear(&classifier.dense) + classifier.output.size();
+            sizes.add(Head::SequenceClassifier.name(), size);
+        }
+        sizes.add(Head::TokenTagger.name(), linear(&self.tagger));
+        sizes.add(Head::NextSentence.name(), linear(&self.next_sentence));
     }
 }
 
@@ -225,36 +221,20 @@ impl MaskedLm {
         out: MatMut<'_>,
         stack: &mut Stack<'_>,
     ) {
-        let Encoded { hidden, embedding, .. } = encoded;
-        let (rows, d) = (hidden.rows(), hidden.cols());
+        let hidden = encoded.hidden;
+        let (rows, d) = (hidden.rows(), self.transform.outputs());
         let (mut transformed, mut stack) = take(stack, rows, d);
         let (mut normed, mut stack) = take(&mut stack, rows, d);
         let x = transformed.reborrow();
         self.transform.forward(call, hidden, self.activation, None, x, &mut stack);
         self.norm.forward(call, transformed.as_ref(), normed.reborrow());
-        let decoder = match &self.decoder {
-            Some(packed) => Right::Packed(packed),
-            None => Right::Transposed(embedding.words()),
-        };
-        let epilogue = Epilogue { bias: Some(&self.bias), ..Epilogue::default() };
-        let normed = normed.as_ref();
-        gemm(call.cpu, call.par, normed, decoder, Write::Replace, &epilogue, out, &mut stack);
+        self.read_out.forward(call, normed.as_ref(), out, &mut stack);
     }
 
-    fn scratch(&self, cpu: Cpu, threads: usize, embedding: &Embedding, tokens: usize) -> Need {
-        let (v, d) = (self.bias.len(), embedding.d_model);
-        let right = match self.decoder {
-            Some(_) => RightKind::Packed,
-            None => RightKind::Transposed,
-        };
-        let read_out = gemm_scratch(cpu, threads, tokens, v, d, LeftKind::Plain, right);
-        let two = room(tokens, d).times(2);
+    fn scratch(&self, cpu: Cpu, threads: usize, tokens: usize) -> Need {
+        let two = room(tokens, self.transform.outputs()).times(2);
+        let read_out = self.read_out.scratch(cpu, threads, tokens);
         two.and(self.transform.scratch(cpu, threads, tokens).or(read_out))
-    }
-
-    fn parameters(&self) -> usize {
-        let decoder = self.decoder.as_ref().map_or(0, |packed| packed.k() * packed.n());
-        self.transform.parameters() + self.norm.parameters() + decoder + self.bias.len()
     }
 }
 

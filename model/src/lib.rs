@@ -35,8 +35,10 @@
 struct Readme;
 
 mod attention;
+mod batch;
 mod checkpoint;
 mod config;
+mod decoder;
 mod embedding;
 mod encoder;
 mod error;
@@ -45,6 +47,7 @@ pub mod generate;
 mod head;
 mod linear;
 mod model;
+mod observer;
 pub mod position;
 #[cfg(feature = "embedded-model")]
 mod seeded;
@@ -54,17 +57,24 @@ mod session;
 mod sublayer;
 #[cfg(feature = "tokenizers")]
 mod tokenizer;
+mod transformer;
 mod weights;
 
-pub use config::{Config, Family};
+pub use batch::Batch;
+pub use config::{
+    Biases, Config, Family, Gating, Input, NormKind, Positions, ReadOutConfig, RelativePositions,
+    ScoreScale, SpecialTokens, StackConfig, TokenInput,
+};
 pub use error::{Error, Problems, Result};
 pub use head::{Head, Normalization, Pooling};
 pub use headrow_kernels::par::default_threads;
-pub use headrow_kernels::{Activation, Cpu, Isa, Mat};
+pub use headrow_kernels::{Activation, Cancel, Cpu, Isa, Mat};
 pub use model::{LoadOptions, Model};
+pub use observer::{Observer, Place, Side, Sublayer};
+pub use position::{Rotary, RotaryScaling, SinusoidLayout};
 #[cfg(feature = "tokenizers")]
 pub use sentence::{SentenceEncoder, SentenceOptions, TooLong};
-pub use session::{Batch, Session, SessionOptions};
+pub use session::{Chunk, Output, Sequence, Session, SessionOptions};
 pub use sublayer::NormPlacement;
 #[cfg(feature = "tokenizers")]
 pub use tokenizer::{Encoding, Text, Tokenizer};

@@ -4,6 +4,8 @@ use headrow_kernels::{
     Activation, Cpu, Epilogue, LeftKind, Mat, MatMut, Need, PackedB, Par, RightKind, Stack, Write,
     gemm, gemm_scratch,
 };
+use std::iter::Sum;
+use std::ops::Add;
 
 /// Who computes: the instruction set, and the workers of this call.
 #[derive(Clone, Copy)]
@@ -17,7 +19,7 @@ pub(crate) struct Linear {
     /// W, k × n.
     pub(crate) weight: PackedB,
     /// b, n.
-    pub(crate) bias: Vec<f32>,
+    pub(crate) bias: Option<Vec<f32>>,
 }
 
 impl Linear {
@@ -31,8 +33,8 @@ impl Linear {
         out: MatMut<'_>,
         stack: &mut Stack<'_>,
     ) {
-        let epilogue =
-            Epilogue { bias: Some(&self.bias), activation, residual, ..Epilogue::default() };
+        let bias = self.bias.as_deref();
+        let epilogue = Epilogue { bias, activation, residual, ..Epilogue::default() };
         gemm(call.cpu, call.par, x, &self.weight, Write::Replace, &epilogue, out, stack);
     }
 
@@ -44,12 +46,44 @@ impl Linear {
 
     /// n.
     pub(crate) fn outputs(&self) -> usize {
-        self.bias.len()
+        self.weight.n()
     }
 
-    /// Numbers in W and b.
-    pub(crate) fn parameters(&self) -> usize {
-        self.weight.k() * self.weight.n() + self.bias.len()
+    pub(crate) fn size(&self) -> Size {
+        Size::packed(&self.weight) + self.bias.as_deref().map_or(Size::default(), Size::plain)
+    }
+}
+
+/// How many numbers a part has, and the memory they take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Size {
+    pub(crate) numbers: usize,
+    pub(crate) bytes: usize,
+}
+
+impl Size {
+    /// Numbers side by side.
+    pub(crate) fn plain(numbers: &[f32]) -> Size {
+        Size { numbers: numbers.len(), bytes: size_of_val(numbers) }
+    }
+
+    /// A packed matrix, which is padded to whole panels.
+    pub(crate) fn packed(matrix: &PackedB) -> Size {
+        Size { numbers: matrix.k() * matrix.n(), bytes: matrix.bytes() }
+    }
+}
+
+impl Add for Size {
+    type Output = Size;
+
+    fn add(self, other: Size) -> Size {
+        Size { numbers: self.numbers + other.numbers, bytes: self.bytes + other.bytes }
+    }
+}
+
+impl Sum for Size {
+    fn sum<I: Iterator<Item = Size>>(sizes: I) -> Size {
+        sizes.fold(Size::default(), Add::add)
     }
 }
 

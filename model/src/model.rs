@@ -1,15 +1,12 @@
 //! The immutable model: weights packed for this machine, shared by as many sessions as there are.
 
-use crate::checkpoint::bert;
+use crate::checkpoint;
 use crate::config::Config;
-use crate::embedding::Embedding;
-use crate::encoder::{Encoder, Probe};
 use crate::error::{Error, Result};
-use crate::head::{Encoded, Head, Heads};
-use crate::linear::{Call, Linear, room};
-use crate::session::Batch;
+use crate::head::Head;
+use crate::transformer::Transformer;
 use crate::weights::Checkpoint;
-use headrow_kernels::{Cpu, Isa, MatMut, Need, Segment, Stack};
+use headrow_kernels::{Cpu, Isa};
 use std::path::Path;
 
 /// How a model is loaded.
@@ -37,7 +34,7 @@ impl LoadOptions {
     }
 }
 
-/// An encoder with its heads. Immutable: share it through an [`Arc`](std::sync::Arc).
+/// A Transformer with its heads. Immutable: share it through an [`Arc`](std::sync::Arc).
 ///
 /// ```no_run
 /// use headrow::{Batch, Model, Session, SessionOptions};
@@ -53,15 +50,8 @@ impl LoadOptions {
 pub struct Model {
     config: Config,
     cpu: Cpu,
-    parts: Parts,
+    transformer: Transformer,
     dtypes: Vec<String>,
-}
-
-/// What a checkpoint is turned into.
-pub(crate) struct Parts {
-    pub(crate) embedding: Embedding,
-    pub(crate) encoder: Encoder,
-    pub(crate) heads: Heads,
 }
 
 impl Model {
@@ -102,8 +92,8 @@ impl Model {
     fn build(config: Config, checkpoint: &Checkpoint<'_>, options: &LoadOptions) -> Result<Model> {
         config.check("config")?;
         let cpu = options.cpu()?;
-        let parts = bert::load(&config, checkpoint, cpu)?;
-        Ok(Model { config, cpu, parts, dtypes: checkpoint.float_types() })
+        let transformer = checkpoint::load(&config, checkpoint, cpu)?;
+        Ok(Model { config, cpu, transformer, dtypes: checkpoint.float_types() })
     }
 
     /// What `config.json` says.
@@ -114,6 +104,10 @@ impl Model {
     /// The instruction set that computes, and the caches it is blocked for.
     pub fn cpu(&self) -> Cpu {
         self.cpu
+    }
+
+    pub(crate) fn transformer(&self) -> &Transformer {
+        &self.transformer
     }
 
     /// Types of the numbers in the file, as `F32` or `F16`. In memory they are f32.
@@ -136,94 +130,18 @@ impl Model {
         tokens: usize,
         sequences: usize,
     ) -> Result<(usize, usize)> {
-        self.parts.heads.shape(head, &self.parts.embedding, tokens, sequences)
+        self.transformer.heads.shape(head, self.config.d_model, tokens, sequences)
     }
 
-    /// How many numbers each part has, in the order of the forward pass.
+    /// How many numbers each part has, in the order of the forward pass. What parts share counts once.
     pub fn parameters(&self) -> Vec<(&'static str, usize)> {
-        let Parts { embedding, encoder, heads } = &self.parts;
-        let layers = &encoder.layers;
-        let sum = |of: fn(&crate::encoder::EncoderLayer) -> usize| layers.iter().map(of).sum();
-        let mut parts = vec![
-            ("embeddings", embedding.parameters()),
-            ("attention", sum(|l| l.attention.qkv.parameters() + l.attention.output.parameters())),
-            (
-                "feed-forward",
-                sum(|l| l.feed_forward.inner.parameters() + l.feed_forward.outer.parameters()),
-            ),
-            (
-                "layer norms",
-                sum(|l| l.attention_norm.parameters() + l.feed_forward_norm.parameters()),
-            ),
-        ];
-        parts.extend(heads.parameters());
-        parts
+        let sizes = self.transformer.sizes().into_iter();
+        sizes.map(|(name, size)| (name, size.numbers)).collect()
     }
 
     /// Bytes of the weights in memory.
     pub fn bytes(&self) -> usize {
-        // Everything that is not packed is as long as it has numbers; packing pads to whole panels.
-        let numbers: usize = self.parameters().iter().map(|(_, count)| count).sum();
-        let decoder = self.parts.heads.masked_lm.as_ref().and_then(|lm| lm.decoder.as_ref());
-        let packed = self.linears().map(|linear| &linear.weight).chain(decoder);
-        let padding: usize = packed.map(|b| b.bytes() - b.k() * b.n() * size_of::<f32>()).sum();
-        numbers * size_of::<f32>() + padding
-    }
-
-    fn linears(&self) -> impl Iterator<Item = &Linear> {
-        let Parts { encoder, heads, .. } = &self.parts;
-        let layers = encoder.layers.iter().flat_map(|layer| {
-            let (attention, feed_forward) = (&layer.attention, &layer.feed_forward);
-            [&attention.qkv, &attention.output, &feed_forward.inner, &feed_forward.outer]
-        });
-        let classifier = heads.classifier.as_ref();
-        let heads = [
-            heads.pooler.as_ref(),
-            heads.masked_lm.as_ref().map(|lm| &lm.transform),
-            classifier.and_then(|head| head.dense.as_ref()),
-            classifier.map(|head| &head.output),
-            heads.tagger.as_ref(),
-            heads.next_sentence.as_ref(),
-        ];
-        layers.chain(heads.into_iter().flatten())
-    }
-
-    /// hidden ← encoder(embeddings), `tokens × d_model`.
-    pub(crate) fn encode(
-        &self,
-        call: Call<'_>,
-        batch: &Batch<'_>,
-        segments: &[Segment],
-        mut hidden: MatMut<'_>,
-        probe: Probe<'_>,
-        stack: &mut Stack<'_>,
-    ) {
-        self.parts.embedding.forward(call, batch, hidden.reborrow(), stack);
-        self.parts.encoder.forward(call, hidden, segments, probe, stack);
-    }
-
-    /// out ← head(hidden).
-    pub(crate) fn apply(
-        &self,
-        head: Head,
-        call: Call<'_>,
-        hidden: headrow_kernels::Mat<'_>,
-        segments: &[Segment],
-        out: MatMut<'_>,
-        stack: &mut Stack<'_>,
-    ) {
-        let encoded = Encoded { hidden, segments, embedding: &self.parts.embedding };
-        self.parts.heads.forward(head, call, encoded, out, stack);
-    }
-
-    /// Scratch of a session: the hidden states, and what computes them or a head of them.
-    pub(crate) fn scratch(&self, tokens: usize, sequences: usize, threads: usize) -> Need {
-        let Parts { embedding, encoder, heads } = &self.parts;
-        let longest = tokens.min(self.config.max_length());
-        let d_model = self.config.d_model;
-        let layers = encoder.scratch(self.cpu, threads, tokens, longest, d_model);
-        let heads = heads.scratch(self.cpu, threads, embedding, tokens, sequences);
-        room(tokens, d_model).and(embedding.scratch(tokens).or(layers).or(heads))
+        self.transformer.sizes().iter().map(|(_, size)| size.bytes).sum()
     }
 }
 

@@ -12,7 +12,6 @@ pub use rotary::{Rotary, RotaryScaling, RotaryTables};
 pub use sinusoid::{SinusoidLayout, sinusoids};
 
 use crate::error::{Error, Result};
-use crate::session::Batch;
 
 /// A field of a config that is out of its range.
 fn refused(place: &str, field: &str, problem: impl std::fmt::Display) -> Error {
@@ -28,9 +27,22 @@ fn room(rows: usize, cols: usize) -> Result<Vec<f32>> {
     size.map(|_| table).ok_or_else(refused)
 }
 
+/// What an embedding adds to a token for its place.
+pub(crate) enum PositionTable {
+    /// Nothing.
+    None,
+    /// Rows of a learned table, which the paper tried too ("nearly identical results").
+    Learned(LearnedPositions),
+    /// Sines and cosines, in a table that the session makes as long as its longest sequence.
+    Sinusoidal {
+        /// The position of a sequence's first token.
+        first: u32,
+    },
+}
+
 /// A learned table: one row per position, up to a maximum.
 pub(crate) struct LearnedPositions {
-    /// Rows of d_model.
+    /// Rows as wide as the words.
     pub(crate) table: Vec<f32>,
     /// The row of a sequence's first token.
     pub(crate) first: u32,
@@ -39,19 +51,40 @@ pub(crate) struct LearnedPositions {
     pub(crate) padding: Option<u32>,
 }
 
+impl PositionTable {
+    /// The row of the table for every token, each standing at its place in its sequence.
+    pub(crate) fn rows(&self, ids: &[u32], places: &[u32], out: &mut [u32]) {
+        match self {
+            PositionTable::None => out.fill(0),
+            PositionTable::Learned(learned) => learned.rows(ids, places, out),
+            PositionTable::Sinusoidal { first } => {
+                out.iter_mut().zip(places).for_each(|(row, place)| *row = first + place);
+            }
+        }
+    }
+
+    /// The learned table.
+    pub(crate) fn learned(&self) -> Option<&[f32]> {
+        match self {
+            PositionTable::Learned(learned) => Some(&learned.table),
+            _ => None,
+        }
+    }
+}
+
 impl LearnedPositions {
-    /// The row of the table for every token of a batch: each sequence counts from the start.
-    pub(crate) fn rows(&self, batch: &Batch<'_>, out: &mut [u32]) {
-        let mut tokens = batch.ids().iter().zip(out);
-        for length in batch.lengths() {
-            let mut next = self.first;
-            for (&id, row) in tokens.by_ref().take(length) {
-                if Some(id) == self.padding {
-                    *row = self.first - 1;
-                } else {
-                    *row = next;
-                    next += 1;
-                }
+    fn rows(&self, ids: &[u32], places: &[u32], out: &mut [u32]) {
+        let mut next = self.first;
+        for ((&id, &place), row) in ids.iter().zip(places).zip(out) {
+            if place == 0 {
+                next = self.first;
+            }
+            if Some(id) == self.padding {
+                *row = self.first - 1;
+            } else {
+                // Without padding in between, `next` is `first + place`; a chunk may begin anywhere.
+                *row = if self.padding.is_some() { next } else { self.first + place };
+                next += 1;
             }
         }
     }
@@ -64,7 +97,8 @@ mod tests {
     fn rows(first: u32, padding: Option<u32>, ids: &[u32], lengths: &[usize]) -> Vec<u32> {
         let mut rows = vec![u32::MAX; ids.len()];
         let positions = LearnedPositions { table: Vec::new(), first, padding };
-        positions.rows(&Batch::ragged(ids, lengths), &mut rows);
+        let places: Vec<u32> = lengths.iter().flat_map(|&length| 0..length as u32).collect();
+        positions.rows(ids, &places, &mut rows);
         rows
     }
 

@@ -5,11 +5,13 @@
 
 mod recipe;
 
+use crate::batch::Batch;
 use crate::config::Config;
+use crate::config::StackConfig;
 use crate::error::{Error, Result};
 use crate::head::{Head, Normalization, Pooling};
 use crate::model::{LoadOptions, Model};
-use crate::session::{Batch, Session, SessionOptions};
+use crate::session::{Session, SessionOptions};
 use crate::tokenizer::{Encoding, Text, Tokenizer};
 use headrow_kernels::Isa;
 use recipe::{Files, Recipe};
@@ -168,6 +170,12 @@ impl SentenceEncoder {
     /// Length of a vector.
     pub fn dimension(&self) -> usize {
         self.model.config().d_model
+    }
+
+    /// Token types that the model knows.
+    fn token_types(&self) -> usize {
+        let tokens = self.model.config().encoder.as_ref().and_then(StackConfig::tokens);
+        tokens.map_or(0, |tokens| tokens.token_types)
     }
 
     /// How the states of a text become its vector.
@@ -334,7 +342,7 @@ impl Group {
         self.vectors.resize(self.lengths.len() * dimension, 0.0);
         let mut batch = Batch::ragged(&self.ids, &self.lengths);
         // RoBERTa's tokenizers may mark the second text although the model knows one type only.
-        if encoder.model.config().token_types > 1 {
+        if encoder.token_types() > 1 {
             batch = batch.with_token_types(&self.token_types);
         }
         session

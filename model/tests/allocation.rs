@@ -98,7 +98,7 @@ fn a_session_allocates_what_was_computed_before() {
             .with_max_sequences(sequences)
             .with_threads(1);
         let (session, _, kept, peak) = counted(|| Session::new(&model, &options).unwrap());
-        let bound = model.memory_bound(sequences, tokens, 1).unwrap();
+        let bound = model.memory_bound(&options).unwrap();
         assert!(peak <= bound, "{sequences} sequences, {tokens} tokens: {peak} over {bound}");
         assert!(kept + 1024 >= bound, "{sequences} sequences, {tokens} tokens: {kept} of {bound}");
         drop(session);
@@ -111,7 +111,7 @@ fn a_session_with_a_pool_allocates_what_was_computed_before() {
     let model = Arc::new(Tiny::new("bert").model().unwrap());
     let options = SessionOptions::default().with_max_tokens(100).with_pool(pool).with_threads(4);
     let (session, _, kept, peak) = counted(|| Session::new(&model, &options).unwrap());
-    let bound = model.memory_bound(32, 100, 4).unwrap();
+    let bound = model.memory_bound(&options).unwrap();
     assert_eq!(session.threads(), 4);
     assert!(peak <= bound && kept + 1024 >= bound, "{kept} kept, {peak} at the peak of {bound}");
 }

@@ -5,7 +5,8 @@
 mod tiny;
 
 use headrow::{
-    Batch, Cpu, Head, LoadOptions, Model, Normalization, Pooling, Session, SessionOptions,
+    Batch, Cpu, Head, LoadOptions, Mat, Model, Normalization, Pooling, Session, SessionOptions,
+    Side,
 };
 use std::sync::Arc;
 use tiny::{D, FAMILIES, Random, Tiny, file, sequences};
@@ -134,11 +135,15 @@ fn a_probe_changes_no_bit_and_sees_every_layer() {
     let expected = encode(&mut session, &ids, &LENGTHS);
     let (mut hidden, mut seen, mut last) = (vec![0.0; ids.len() * D], Vec::new(), Vec::new());
     session
-        .encode_probed(&Batch::ragged(&ids, &LENGTHS), &mut hidden, &mut |layer, state| {
-            assert_eq!((state.rows(), state.cols()), (ids.len(), D));
-            seen.push(layer);
-            last = (0..state.rows()).flat_map(|i| state.row(i)).copied().collect();
-        })
+        .encode_observed(
+            &Batch::ragged(&ids, &LENGTHS),
+            &mut hidden,
+            &mut |_: Side, layer, state: Mat<'_>| {
+                assert_eq!((state.rows(), state.cols()), (ids.len(), D));
+                seen.push(layer);
+                last = (0..state.rows()).flat_map(|i| state.row(i)).copied().collect();
+            },
+        )
         .unwrap();
     assert_eq!(seen, [0, 1, 2]);
     assert_eq!(last, hidden);

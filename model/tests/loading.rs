@@ -233,9 +233,9 @@ fn xlm_roberta_and_camembert_are_roberta() {
 #[test]
 fn roberta_counts_positions_from_behind_its_padding_id() {
     let model = Tiny::new("roberta").model().unwrap();
-    assert_eq!((model.config().first_position, model.config().max_length()), (2, POSITIONS - 2));
+    assert_eq!(model.config().max_length(), POSITIONS - 2);
     let moved = Tiny::new("roberta").set("pad_token_id", json!(3)).model().unwrap();
-    assert_eq!((moved.config().first_position, moved.config().max_length()), (4, POSITIONS - 4));
+    assert_eq!(moved.config().max_length(), POSITIONS - 4);
     assert_ne!(outputs(moved, &[]), outputs(model, &[]));
     // Changing the rows that no token uses changes nothing; changing the first one used does.
     let name = "roberta.embeddings.position_embeddings.weight";
@@ -259,9 +259,10 @@ fn activations_go_by_their_exact_words() {
         ("swish", Activation::Silu),
     ] {
         let config = Tiny::new("bert").set("hidden_act", json!(word)).config().unwrap();
-        assert_eq!((config.activation, config.activation_word.as_str()), (activation, word));
+        let stack = config.encoder.unwrap();
+        assert_eq!((stack.activation, stack.activation_word.as_str()), (activation, word));
         let config = Tiny::new("distilbert").set("activation", json!(word)).config().unwrap();
-        assert_eq!(config.activation, activation);
+        assert_eq!(config.encoder.unwrap().activation, activation);
     }
 }
 

@@ -50,7 +50,7 @@ fn a_batch_that_cannot_be_run_is_refused_with_its_place() {
         ("ids: 40 given, the lengths of the sequences add up to 0", Batch::ragged(&ids, &[])),
     ];
     for (expected, batch) in cases {
-        let mut hidden = vec![7.0; batch.tokens() * D];
+        let mut hidden = vec![7.0; batch.ids().len() * D];
         let error = session.encode(&batch, &mut hidden).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}, expected {expected}");
         assert!(hidden.iter().all(|&x| x == 7.0), "{expected}: the buffer was written");
@@ -136,10 +136,15 @@ fn a_cap_on_memory_is_kept() {
     let model = model();
     let options = SessionOptions::default().with_max_tokens(100).with_max_sequences(8);
     let options = options.with_threads(1);
-    let need = model.memory_bound(8, 100, 1).unwrap();
+    let need = model.memory_bound(&options).unwrap();
     Session::new(&model, &options.clone().with_memory_cap(need)).unwrap();
     let error = Session::new(&model, &options.with_memory_cap(need - 1)).unwrap_err();
     assert!(matches!(error, Error::MemoryCap { need: n, cap } if n == need && cap == need - 1));
+}
+
+fn sizes(sequences: usize, tokens: usize, threads: usize) -> SessionOptions {
+    let options = SessionOptions::default().with_max_sequences(sequences);
+    options.with_max_tokens(tokens).with_threads(threads)
 }
 
 #[test]
@@ -149,14 +154,15 @@ fn absurd_sizes_are_refused_without_allocating() {
         let options = SessionOptions::default().with_max_tokens(tokens).with_threads(1);
         assert!(matches!(Session::new(&model, &options), Err(Error::OutOfMemory(_))));
     }
-    assert!(matches!(model.memory_bound(1, usize::MAX, 1), Err(Error::OutOfMemory(_))));
-    assert_eq!(model.memory_bound(usize::MAX, 1, 1).unwrap(), model.memory_bound(1, 1, 1).unwrap());
+    let bound = |sequences, tokens| model.memory_bound(&sizes(sequences, tokens, 1));
+    assert!(matches!(bound(1, usize::MAX), Err(Error::OutOfMemory(_))));
+    assert_eq!(bound(usize::MAX, 1).unwrap(), bound(1, 1).unwrap());
 }
 
 #[test]
 fn more_of_anything_never_needs_less_memory() {
     let model = model();
-    let bound = |s, t, n| model.memory_bound(s, t, n).unwrap();
+    let bound = |s, t, n| model.memory_bound(&sizes(s, t, n)).unwrap();
     let mut last = 0;
     for tokens in [0, 1, 2, 7, 40, 64, 65, 500, 5000] {
         let now = bound(1, tokens, 1);

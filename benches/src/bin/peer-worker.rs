@@ -64,7 +64,7 @@ impl Case {
         let shape = case.strip_prefix("enc:").ok_or_else(|| format!("no case of ours: {case}"))?;
         let (batch, length) = shape.split_once('x').ok_or("a case is enc:BATCHxLENGTH")?;
         let (batch, length): (usize, usize) = (batch.parse()?, length.parse()?);
-        let vocabulary = model.config().vocabulary;
+        let vocabulary = model.config().vocabulary();
         let tokens = batch * length;
         let ids = (0..tokens).map(|i| ((i * 7919 + 13) % (vocabulary - 100) + 50) as u32).collect();
         let options = SessionOptions::default()

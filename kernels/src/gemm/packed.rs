@@ -111,6 +111,24 @@ impl PackedB {
         self.data[(j / self.nr * self.k + p) * self.nr + j % self.nr]
     }
 
+    /// out ← column j, unpacked: its elements lie a panel's width apart.
+    ///
+    /// # Panics
+    /// When j ≥ n, or `out` is not k long.
+    #[track_caller]
+    pub fn copy_column(&self, j: usize, out: &mut [f32]) {
+        assert!(
+            j < self.n && out.len() == self.k,
+            "column {j} of a {}×{} matrix into {} elements",
+            self.k,
+            self.n,
+            out.len()
+        );
+        let first = j / self.nr * self.k * self.nr + j % self.nr;
+        let column = self.data.get(first..).unwrap_or_default().iter().step_by(self.nr);
+        out.iter_mut().zip(column).for_each(|(out, x)| *out = *x);
+    }
+
     /// Columns of a panel.
     pub(crate) fn panel(&self) -> usize {
         self.nr

@@ -1,21 +1,17 @@
-//! BERT, RoBERTa and DistilBERT folders, and MiniLM's, which are BERT's.
+//! BERT_NAMES, RoBERT_NAMESa and DistilBERT_NAMES folders, and MiniLM's, which are BERT_NAMES's.
 //!
 //! The families differ in names and options only; [`Names`] holds the names, and the same code builds the
 //! same layers for all of them.
 
-use super::{Inventory, Loader};
-use crate::attention::MultiHeadAttention;
-use crate::config::{Config, Family};
-use crate::embedding::Embedding;
+use super::layers::{output, projections};
+use super::{Family, Part, Reader, Reading};
+use crate::config::{Config, Fields, Input, Positions, StackConfig, TokenInput};
+use crate::embedding::{Embedding, ReadOut};
 use crate::encoder::{Encoder, EncoderLayer};
 use crate::error::Result;
-use crate::feed_forward::FeedForward;
 use crate::head::{Classifier, Heads, MaskedLm, Squash};
-use crate::model::Parts;
-use crate::position::LearnedPositions;
-use crate::sublayer::NormPlacement;
-use crate::weights::Checkpoint;
-use headrow_kernels::{Activation, Cpu};
+use crate::transformer::{Entrance, Transformer};
+use headrow_kernels::Activation;
 
 /// What a family calls its tensors. Inside the encoder relative to the layer.
 struct Names {
@@ -35,7 +31,7 @@ struct Names {
     mlm_norm: &'static str,
     mlm_decoder: &'static str,
     mlm_bias: [&'static str; 2],
-    /// Sequence classifier: the map before the last one (BERT: its pooler), and the last one.
+    /// Sequence classifier: the map before the last one (BERT_NAMES: its pooler), and the last one.
     classifier_dense: &'static str,
     classifier: &'static str,
     /// Found in files, and without effect on anything computed here: buffers that older
@@ -46,7 +42,7 @@ struct Names {
 const POOLER: &str = "pooler.dense";
 const NEXT_SENTENCE: &str = "cls.seq_relationship";
 const WORDS: &str = "embeddings.word_embeddings.weight";
-const POSITIONS: &str = "embeddings.position_embeddings.weight";
+const POSITIONS: &str = "embeddings.position_embeddings";
 const TYPES: &str = "embeddings.token_type_embeddings.weight";
 const EMBEDDING_NORM: &str = "embeddings.LayerNorm";
 
@@ -57,7 +53,7 @@ const HARMLESS: &[&str] = &[
     "qa_outputs.bias",
 ];
 
-const BERT: Names = Names {
+const BERT_NAMES: Names = Names {
     prefix: "bert.",
     layer: "encoder.layer.",
     query: "attention.self.query",
@@ -77,7 +73,7 @@ const BERT: Names = Names {
     harmless: HARMLESS,
 };
 
-const ROBERTA: Names = Names {
+const ROBERTA_NAMES: Names = Names {
     prefix: "roberta.",
     mlm_transform: "lm_head.dense",
     mlm_norm: "lm_head.layer_norm",
@@ -85,10 +81,10 @@ const ROBERTA: Names = Names {
     mlm_bias: ["lm_head.bias", "lm_head.decoder.bias"],
     classifier_dense: "classifier.dense",
     classifier: "classifier.out_proj",
-    ..BERT
+    ..BERT_NAMES
 };
 
-const DISTILBERT: Names = Names {
+const DISTILBERT_NAMES: Names = Names {
     prefix: "distilbert.",
     layer: "transformer.layer.",
     query: "attention.q_lin",
@@ -113,8 +109,6 @@ const DISTILBERT: Names = Names {
 struct Found {
     pooler: bool,
     mlm: bool,
-    /// The masked language model's own read-out matrix; else the word embeddings.
-    mlm_decoder: bool,
     next_sentence: bool,
     /// Labels of a sequence classifier.
     classifier: Option<usize>,
@@ -125,13 +119,14 @@ struct Found {
 impl Names {
     fn of(family: Family) -> &'static Names {
         match family {
-            Family::Bert => &BERT,
-            Family::Roberta => &ROBERTA,
-            Family::DistilBert => &DISTILBERT,
+            Family::Bert => &BERT_NAMES,
+            Family::Roberta => &ROBERTA_NAMES,
+            Family::DistilBert => &DISTILBERT_NAMES,
+            other => unreachable!("{other} has a file of its own"),
         }
     }
 
-    /// Without the prefix, and with γ and β called weight and bias, which the first BERT files did not.
+    /// Without the prefix, and with γ and β called weight and bias, which the first BERT_NAMES files did not.
     fn canonical(&self, name: &str) -> String {
         let name = name.strip_prefix(self.prefix).unwrap_or(name);
         if let Some(norm) = name.strip_suffix("LayerNorm.gamma") {
@@ -153,15 +148,167 @@ impl Names {
     }
 }
 
-/// Whether any of `name`'s two tensors is there; then both must be.
-fn has_linear(inventory: &Inventory<'_>, name: &str) -> bool {
-    inventory.has(&format!("{name}.weight")) || inventory.has(&format!("{name}.bias"))
+pub(super) const BERT: Reading = Reading {
+    family: Family::Bert,
+    name: "BERT_NAMES",
+    words: &["bert"],
+    config: bert_config,
+    field: bert_field,
+    canonical: |name| BERT_NAMES.canonical(name),
+    build,
+    harmless,
+};
+
+pub(super) const ROBERTA: Reading = Reading {
+    family: Family::Roberta,
+    name: "RoBERT_NAMESa",
+    words: &["roberta", "xlm-roberta", "camembert"],
+    canonical: |name| ROBERTA_NAMES.canonical(name),
+    ..BERT
+};
+
+pub(super) const DISTILBERT: Reading = Reading {
+    family: Family::DistilBert,
+    name: "DistilBERT_NAMES",
+    words: &["distilbert"],
+    config: distilbert_config,
+    field: distilbert_field,
+    canonical: |name| DISTILBERT_NAMES.canonical(name),
+    ..BERT
+};
+
+/// What all of them must not say: there is no such encoder here.
+fn refuse_decoders(fields: &Fields<'_>) -> Result<()> {
+    for flag in ["is_decoder", "add_cross_attention", "is_encoder_decoder"] {
+        if fields.flag(flag, false)? {
+            return Err(fields.unsupported(flag, "true", ""));
+        }
+    }
+    fields.expect_word("position_embedding_type", "absolute")
 }
 
-fn find_heads(config: &Config, names: &Names, inventory: &Inventory<'_>) -> Found {
-    let has = |name| has_linear(inventory, name);
+fn bert_config(fields: &Fields<'_>, family: Family) -> Result<Config> {
+    refuse_decoders(fields)?;
+    let first = match family {
+        Family::Roberta => fields.size("pad_token_id", Some(1))?.saturating_add(1),
+        _ => 0,
+    };
+    let d_model = fields.size("hidden_size", None)?;
+    let tokens = TokenInput {
+        vocabulary: fields.size("vocab_size", None)?,
+        width: d_model,
+        scale: 1.0,
+        token_types: fields.size("type_vocab_size", Some(2))?,
+        positions: Positions::Learned {
+            rows: fields.size("max_position_embeddings", None)?,
+            first,
+            padding: (family == Family::Roberta).then(|| first.saturating_sub(1) as u32),
+        },
+        norm: true,
+    };
+    let (activation, activation_word) = fields.activation("hidden_act", "gelu")?;
+    let mut config = Config::empty(family, d_model);
+    config.encoder = Some(StackConfig {
+        activation,
+        activation_word,
+        epsilon: fields.number("layer_norm_eps", 1e-12)? as f32,
+        ..StackConfig::paper(
+            Input::Tokens(tokens),
+            fields.size("num_hidden_layers", None)?,
+            d_model,
+            fields.size("num_attention_heads", None)?,
+            fields.size("intermediate_size", None)?,
+        )
+    });
+    config.read_out.tied = fields.flag("tie_word_embeddings", true)?;
+    Ok(config)
+}
+
+fn distilbert_config(fields: &Fields<'_>, family: Family) -> Result<Config> {
+    refuse_decoders(fields)?;
+    let d_model = fields.size("dim", None)?;
+    let tokens = TokenInput {
+        vocabulary: fields.size("vocab_size", None)?,
+        width: d_model,
+        scale: 1.0,
+        token_types: 0,
+        positions: Positions::Learned {
+            rows: fields.size("max_position_embeddings", None)?,
+            first: 0,
+            padding: None,
+        },
+        norm: true,
+    };
+    let (activation, activation_word) = fields.activation("activation", "gelu")?;
+    let mut config = Config::empty(family, d_model);
+    config.encoder = Some(StackConfig {
+        activation,
+        activation_word,
+        // The family has no field for it.
+        epsilon: 1e-12,
+        ..StackConfig::paper(
+            Input::Tokens(tokens),
+            fields.size("n_layers", None)?,
+            d_model,
+            fields.size("n_heads", None)?,
+            fields.size("hidden_dim", None)?,
+        )
+    });
+    config.read_out.tied = fields.flag("tie_word_embeddings", true)?;
+    Ok(config)
+}
+
+fn bert_field(field: &'static str) -> &'static str {
+    match field {
+        "vocabulary" => "vocab_size",
+        "positions" => "max_position_embeddings",
+        "d_model" | "width" => "hidden_size",
+        "layers" => "num_hidden_layers",
+        "heads" => "num_attention_heads",
+        "d_ff" => "intermediate_size",
+        "epsilon" => "layer_norm_eps",
+        other => other,
+    }
+}
+
+fn distilbert_field(field: &'static str) -> &'static str {
+    match field {
+        "d_model" | "width" => "dim",
+        "layers" => "n_layers",
+        "heads" => "n_heads",
+        "d_ff" => "hidden_dim",
+        other => bert_field(other),
+    }
+}
+
+/// Read-out matrices and biases are often saved twice, under a second name.
+fn harmless(config: &Config, name: &str) -> bool {
+    let names = Names::of(config.family);
+    names.harmless.contains(&name) || name == names.mlm_decoder || names.mlm_bias.contains(&name)
+}
+
+fn build(config: &Config, reader: &mut Reader<'_>) -> Result<Transformer> {
+    let names = Names::of(config.family);
+    let found = find_heads(config, names, reader);
+    let stack = config.encoder()?;
+    let embedding = embedding(config, found, reader)?;
+    let layers = (0..reader.layers(names.layer, stack.layers))
+        .map(|layer| encoder_layer(config, names, layer, reader))
+        .collect::<Result<Vec<EncoderLayer>>>()?;
+    let heads = heads(config, names, found, &embedding, reader)?;
+    let encoder = Encoder { depth: stack.layers, layers, final_norm: None, buckets: Vec::new() };
+    Ok(Transformer {
+        encoder: Some((Entrance::Embedding(embedding), encoder)),
+        decoder: None,
+        read_out: None,
+        heads,
+    })
+}
+
+fn find_heads(config: &Config, names: &Names, reader: &Reader<'_>) -> Found {
+    let has = |name| reader.has_linear(name);
     let labels = |name: &str| {
-        let shape = inventory.shape(&format!("{name}.weight"));
+        let shape = reader.shape(&format!("{name}.weight"));
         shape.and_then(|shape| shape.first().copied()).unwrap_or(config.labels.len())
     };
     let trained_for = |word: &str| config.architectures.iter().any(|name| name.ends_with(word));
@@ -171,8 +318,7 @@ fn find_heads(config: &Config, names: &Names, inventory: &Inventory<'_>) -> Foun
         next_sentence: config.family == Family::Bert && has(NEXT_SENTENCE),
         ..Found::default()
     };
-    found.mlm_decoder = found.mlm && !config.tied;
-    // `classifier.weight` alone is a tagger, and BERT's sequence classifier when a pooler feeds it.
+    // `classifier.weight` alone is a tagger, and BERT_NAMES's sequence classifier when a pooler feeds it.
     let tagger = match config.family {
         Family::Bert => trained_for("ForTokenClassification") || !found.pooler,
         _ => !has(names.classifier_dense),
@@ -185,167 +331,99 @@ fn find_heads(config: &Config, names: &Names, inventory: &Inventory<'_>) -> Foun
     found
 }
 
-/// Lists every tensor with its shape.
-fn take_stock(config: &Config, names: &Names, inventory: &mut Inventory<'_>, found: Found) {
-    let (d, d_ff) = (config.d_model, config.d_ff);
-    inventory.want(WORDS, &[config.vocabulary, d]);
-    inventory.want(POSITIONS, &[config.position_rows, d]);
-    if config.token_types > 0 {
-        inventory.want(TYPES, &[config.token_types, d]);
-    }
-    inventory.want_norm(EMBEDDING_NORM, d);
-
-    // The config's count is believed only as far as the file bears it out.
-    let in_file = inventory.numbered(names.layer);
-    if in_file != config.layers {
-        inventory
-            .problem(|| format!("the config has {} layers, the file {in_file}", config.layers));
-    }
-    for layer in 0..config.layers.min(in_file) {
-        for name in [names.query, names.key, names.value, names.attention_output] {
-            inventory.want_linear(&names.in_layer(layer, name), d, d);
-        }
-        inventory.want_norm(&names.in_layer(layer, names.attention_norm), d);
-        inventory.want_linear(&names.in_layer(layer, names.inner), d_ff, d);
-        inventory.want_linear(&names.in_layer(layer, names.outer), d, d_ff);
-        inventory.want_norm(&names.in_layer(layer, names.output_norm), d);
-    }
-
-    if found.pooler {
-        inventory.want_linear(POOLER, d, d);
-    }
-    if found.mlm {
-        inventory.want_linear(names.mlm_transform, d, d);
-        inventory.want_norm(names.mlm_norm, d);
-        let bias = names.mlm_bias(|name| inventory.has(name));
-        inventory.want(bias, &[config.vocabulary]);
-    }
-    if found.mlm_decoder {
-        inventory.want(names.mlm_decoder, &[config.vocabulary, d]);
-    }
-    if found.next_sentence {
-        inventory.want_linear(NEXT_SENTENCE, 2, d);
-    }
-    for (labels, name) in [(found.classifier, names.classifier), (found.tagger, "classifier")] {
-        let Some(labels) = labels else { continue };
-        let named = config.labels.len();
-        if named != 0 && named != labels {
-            inventory.problem(|| format!("{name} has {labels} labels, the config names {named}"));
-        }
-        inventory.want_linear(name, labels, d);
-    }
-    if found.classifier.is_some() || found.next_sentence {
-        let dense = if found.next_sentence { POOLER } else { names.classifier_dense };
-        inventory.want_linear(dense, d, d);
-    }
-}
-
-/// Checks the checkpoint against `config`, then reads and packs it.
-pub(crate) fn load(config: &Config, checkpoint: &Checkpoint<'_>, cpu: Cpu) -> Result<Parts> {
-    let names = Names::of(config.family);
-    let mut inventory = Inventory::new(checkpoint, |name| names.canonical(name));
-    let found = find_heads(config, names, &inventory);
-    take_stock(config, names, &mut inventory, found);
-    // Read-out matrices and biases are often saved twice, under a second name.
-    let bias = names.mlm_bias(|name| inventory.has(name));
-    let second_bias = names.mlm_bias.into_iter().find(|&name| name != bias);
-    let mut loader = inventory.finish(cpu, |name| {
-        names.harmless.contains(&name) || name == names.mlm_decoder || Some(name) == second_bias
-    })?;
-    let embedding = read_embedding(config, &mut loader)?;
-    let layers = (0..config.layers)
-        .map(|layer| read_layer(config, names, layer, &mut loader))
-        .collect::<Result<Vec<EncoderLayer>>>()?;
-    let heads = read_heads(config, names, found, bias, &mut loader)?;
-    let encoder = Encoder { layers, final_norm: None };
-    Ok(Parts { embedding, encoder, heads })
-}
-
-fn read_embedding(config: &Config, loader: &mut Loader<'_>) -> Result<Embedding> {
+fn embedding(config: &Config, found: Found, reader: &mut Reader<'_>) -> Result<Embedding> {
+    let stack = config.encoder()?;
+    let tokens = stack.token_input()?;
+    let packed = found.mlm && config.read_out.tied;
     Ok(Embedding {
-        d_model: config.d_model,
-        words: loader.read(WORDS)?,
-        positions: LearnedPositions {
-            table: loader.read(POSITIONS)?,
-            first: config.first_position as u32,
-            padding: match config.family {
-                Family::Roberta => Some(config.first_position as u32 - 1),
-                _ => None,
-            },
+        width: tokens.width,
+        words: reader.words(WORDS, tokens.vocabulary, tokens.width, packed)?,
+        scale: tokens.scale,
+        positions: reader.positions(tokens, POSITIONS)?,
+        types: match tokens.token_types {
+            0 => Vec::new(),
+            types => reader.tensor(TYPES, &[types, tokens.width])?,
         },
-        types: if config.token_types > 0 { loader.read(TYPES)? } else { Vec::new() },
-        norm: loader.norm(EMBEDDING_NORM, config.epsilon)?,
+        norm: Some(reader.stack_norm(stack, tokens.width, EMBEDDING_NORM)?),
+        projection: None,
     })
 }
 
-fn read_layer(
+fn encoder_layer(
     config: &Config,
     names: &Names,
     layer: usize,
-    loader: &mut Loader<'_>,
+    reader: &mut Reader<'_>,
 ) -> Result<EncoderLayer> {
+    let stack = config.encoder()?;
+    let (d, d_ff) = (config.d_model, stack.d_ff);
     let name = |part| names.in_layer(layer, part);
-    let (query, key, value) = (name(names.query), name(names.key), name(names.value));
+    let qkv = [names.query, names.key, names.value].map(name);
+    let (qkv, output) =
+        (projections(stack, d, qkv), output(stack, d, &name(names.attention_output)));
+    let (inner, outer) =
+        (Part::new(name(names.inner), d_ff, d), Part::new(name(names.outer), d, d_ff));
     Ok(EncoderLayer {
-        placement: NormPlacement::Post,
-        attention: MultiHeadAttention::new(
-            config.heads,
-            loader.linear(&[&query, &key, &value])?,
-            loader.linear(&[&name(names.attention_output)])?,
-        ),
-        attention_norm: loader.norm(&name(names.attention_norm), config.epsilon)?,
-        feed_forward: FeedForward {
-            inner: loader.linear(&[&name(names.inner)])?,
-            activation: config.activation,
-            outer: loader.linear(&[&name(names.outer)])?,
-        },
-        feed_forward_norm: loader.norm(&name(names.output_norm), config.epsilon)?,
+        placement: stack.placement,
+        attention: reader.self_attention(stack, layer, &qkv, output)?,
+        attention_norm: reader.stack_norm(stack, d, &name(names.attention_norm))?,
+        feed_forward: reader.feed_forward(stack, &[inner], outer)?,
+        feed_forward_norm: reader.stack_norm(stack, d, &name(names.output_norm))?,
     })
 }
 
-fn read_heads(
+fn heads(
     config: &Config,
     names: &Names,
     found: Found,
-    mlm_bias: &str,
-    loader: &mut Loader<'_>,
+    embedding: &Embedding,
+    reader: &mut Reader<'_>,
 ) -> Result<Heads> {
+    let (d, stack) = (config.d_model, config.encoder()?);
     let mut heads = Heads::default();
-    if found.pooler {
-        heads.pooler = Some(loader.linear(&[POOLER])?);
+    for (labels, name) in [(found.classifier, names.classifier), (found.tagger, "classifier")] {
+        let named = config.labels.len();
+        if let Some(labels) = labels.filter(|&labels| named != 0 && named != labels) {
+            reader.problem(|| format!("{name} has {labels} labels, the config names {named}"));
+        }
+    }
+    if found.pooler || found.next_sentence {
+        heads.pooler = Some(reader.linear(&[Part::new(POOLER, d, d)])?);
     }
     if found.mlm {
+        let activation = match config.family {
+            Family::Roberta => Activation::GeluErf,
+            _ => stack.activation,
+        };
+        let bias = names.mlm_bias(|name| reader.has(name));
+        let bias = Some(reader.tensor(bias, &[config.vocabulary()])?);
+        let tied = config.read_out.tied.then_some(&embedding.words);
+        let read_out = reader.read_out(tied, names.mlm_decoder, config.vocabulary(), d)?;
         heads.masked_lm = Some(MaskedLm {
-            transform: loader.linear(&[names.mlm_transform])?,
-            activation: match config.family {
-                Family::Roberta => Activation::GeluErf,
-                _ => config.activation,
-            },
-            norm: loader.norm(names.mlm_norm, config.epsilon)?,
-            decoder: match found.mlm_decoder {
-                true => Some(loader.packed(&[names.mlm_decoder.to_owned()])?),
-                false => None,
-            },
-            bias: loader.read(mlm_bias)?,
+            transform: reader.linear(&[Part::new(names.mlm_transform, d, d)])?,
+            activation,
+            norm: reader.stack_norm(stack, d, names.mlm_norm)?,
+            read_out: ReadOut { bias, ..read_out },
         });
     }
     if found.next_sentence {
-        heads.next_sentence = Some(loader.linear(&[NEXT_SENTENCE])?);
+        heads.next_sentence = Some(reader.linear(&[Part::new(NEXT_SENTENCE, 2, d)])?);
     }
-    if found.classifier.is_some() {
-        let (dense, squash) = match config.family {
-            Family::Bert => (None, Squash::Tanh),
-            Family::Roberta => (Some(names.classifier_dense), Squash::Tanh),
-            Family::DistilBert => (Some(names.classifier_dense), Squash::Relu),
+    if let Some(labels) = found.classifier {
+        let squash = match config.family {
+            Family::DistilBert => Squash::Relu,
+            _ => Squash::Tanh,
         };
-        heads.classifier = Some(Classifier {
-            dense: dense.map(|name| loader.linear(&[name])).transpose()?,
-            squash,
-            output: loader.linear(&[names.classifier])?,
-        });
+        // BERT_NAMES's is its pooler.
+        let dense = match names.classifier_dense {
+            POOLER => None,
+            name => Some(reader.linear(&[Part::new(name, d, d)])?),
+        };
+        let output = reader.linear(&[Part::new(names.classifier, labels, d)])?;
+        heads.classifier = Some(Classifier { dense, squash, output });
     }
-    if found.tagger.is_some() {
-        heads.tagger = Some(loader.linear(&["classifier"])?);
+    if let Some(labels) = found.tagger {
+        heads.tagger = Some(reader.linear(&[Part::new("classifier", labels, d)])?);
     }
     Ok(heads)
 }

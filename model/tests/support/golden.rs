@@ -1,7 +1,7 @@
 //! Compares a folder with what a reference implementation recorded for it.
 #![allow(dead_code, reason = "each test target uses a part")]
 
-use headrow::{Batch, Head, Model, SentenceEncoder, Session, SessionOptions};
+use headrow::{Batch, Head, Mat, Model, SentenceEncoder, Session, SessionOptions, Side};
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -287,10 +287,14 @@ impl Run {
         let mut states: Vec<Vec<f32>> = Vec::new();
         let mut hidden = vec![0.0; sequences.ids.len() * model.config().d_model];
         session
-            .encode_probed(&sequences.batch(), &mut hidden, &mut |layer, state| {
-                assert_eq!(layer, states.len());
-                states.push((0..state.rows()).flat_map(|i| state.row(i)).copied().collect());
-            })
+            .encode_observed(
+                &sequences.batch(),
+                &mut hidden,
+                &mut |_: Side, layer, state: Mat<'_>| {
+                    assert_eq!(layer, states.len());
+                    states.push((0..state.rows()).flat_map(|i| state.row(i)).copied().collect());
+                },
+            )
             .map_err(|error| error.to_string())?;
         Ok(Run { session, states })
     }

@@ -1,11 +1,11 @@
 //! `headrow info`: what a model consists of, and what this machine computes it with.
 
-use crate::embedder::{MAX_SEQUENCES, load, session_options};
+use crate::embedder::{load, session_options};
 use crate::failure::Failure;
 use crate::options::ModelArgs;
 use headrow::{
     Config, Cpu, Head, Isa, LoadOptions, Model, Normalization, Pooling, SentenceEncoder,
-    SentenceOptions, default_threads,
+    SentenceOptions, StackConfig, TokenInput, default_threads,
 };
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
@@ -85,7 +85,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         Some(encoder) => {
             let options = session_options(encoder, &args.model, None);
             let tokens = options.max_tokens.unwrap_or_default();
-            Some((encoder.model().memory_bound(MAX_SEQUENCES, tokens, threads)?, tokens))
+            Some((encoder.model().memory_bound(&options.with_threads(threads))?, tokens))
         }
         None => None,
     };
@@ -129,14 +129,10 @@ impl Report<'_> {
             "name": self.name,
             "family": config.family.to_string(),
             "architectures": config.architectures,
-            "layers": config.layers,
-            "heads": config.heads,
             "d_model": config.d_model,
-            "d_ff": config.d_ff,
-            "activation": config.activation_word,
-            "vocabulary": config.vocabulary,
-            "token_types": config.token_types,
-            "max_length": config.max_length(),
+            "encoder": config.encoder.as_ref().map(stack_json),
+            "decoder": config.decoder.as_ref().map(stack_json),
+            "vocabulary": config.vocabulary(),
             "parameters": {"total": total(model), "parts": parts},
             "dtype": {"file": model.stored_types(), "memory": "F32"},
             "memory": {"weights": model.bytes(), "session": self.session.map(|(bytes, _)| bytes)},
@@ -165,8 +161,10 @@ impl Report<'_> {
         let mut rows = vec![
             ("model".to_owned(), self.name.clone()),
             ("architecture".to_owned(), architecture(config)),
-            ("vocabulary".to_owned(), vocabulary(config)),
         ];
+        for (name, stack) in config.stacks() {
+            rows.push((name.to_owned(), stack_text(stack)));
+        }
         if let Some(encoder) = self.subject.sentences() {
             rows.push(("sentences".to_owned(), sentences(encoder)));
         }
@@ -192,22 +190,46 @@ fn total(model: &Model) -> usize {
 }
 
 fn architecture(config: &Config) -> String {
-    let Config { family, layers, heads, d_model, d_ff, activation_word, architectures, .. } =
-        config;
-    let mut text = family.to_string();
-    if !architectures.is_empty() {
-        let _ = write!(text, " ({})", architectures.join(", "));
+    let mut text = config.family.to_string();
+    if !config.architectures.is_empty() {
+        let _ = write!(text, " ({})", config.architectures.join(", "));
     }
-    let _ = write!(
-        text,
-        ": {layers} layers, {heads} heads, d_model {d_model}, d_ff {d_ff}, {activation_word}"
-    );
+    let _ = write!(text, ": d_model {}", config.d_model);
     text
 }
 
-fn vocabulary(config: &Config) -> String {
-    let Config { vocabulary, token_types, .. } = config;
-    format!("{vocabulary} tokens, {token_types} token types, {} positions", config.max_length())
+/// The sizes of a stack, and what it reads.
+fn stack_text(stack: &StackConfig) -> String {
+    let StackConfig { layers, heads, kv_heads, d_ff, activation_word, .. } = stack;
+    let shared = if heads == kv_heads { String::new() } else { format!(" over {kv_heads}") };
+    let mut text =
+        format!("{layers} layers, {heads} heads{shared}, d_ff {d_ff}, {activation_word}");
+    if let Some(TokenInput { vocabulary, token_types, .. }) = stack.tokens() {
+        let _ = write!(text, "; {vocabulary} tokens");
+        if *token_types > 0 {
+            let _ = write!(text, ", {token_types} token types");
+        }
+    }
+    match stack.max_length() {
+        StackConfig::UNLIMITED => text.push_str(", any length"),
+        length => {
+            let _ = write!(text, ", {length} positions");
+        }
+    }
+    text
+}
+
+fn stack_json(stack: &StackConfig) -> Value {
+    json!({
+        "layers": stack.layers,
+        "heads": stack.heads,
+        "kv_heads": stack.kv_heads,
+        "d_ff": stack.d_ff,
+        "activation": stack.activation_word,
+        "vocabulary": stack.tokens().map(|tokens| tokens.vocabulary),
+        "token_types": stack.tokens().map(|tokens| tokens.token_types),
+        "max_length": Some(stack.max_length()).filter(|&length| length < StackConfig::UNLIMITED),
+    })
 }
 
 fn pooling(encoder: &SentenceEncoder) -> (&'static str, bool) {

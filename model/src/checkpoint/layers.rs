@@ -1,0 +1,116 @@
+//! Parts of layers from parts of files: what all families have in common.
+
+use super::{Part, Reader};
+use crate::attention::{CrossAttention, SelfAttention};
+use crate::config::{Gating, Positions, StackConfig, TokenInput};
+use crate::embedding::{ReadOut, Words};
+use crate::error::Result;
+use crate::feed_forward::FeedForward;
+use crate::position::{LearnedPositions, PositionTable};
+use crate::sublayer::Norm;
+use headrow_kernels::AttentionShape;
+use std::sync::Arc;
+
+/// The three maps to queries, keys and values under these names.
+pub(super) fn projections(stack: &StackConfig, d_model: usize, names: [String; 3]) -> [Part; 3] {
+    let [query, key, value] = names;
+    [
+        Part::new(query, stack.heads * stack.d_k, d_model),
+        Part::new(key, stack.kv_heads * stack.d_k, d_model),
+        Part::new(value, stack.kv_heads * stack.d_v, d_model),
+    ]
+    .map(|part| part.with_bias(stack.biases.queries_keys_values))
+}
+
+/// The map from the heads side by side back to d_model.
+pub(super) fn output(stack: &StackConfig, d_model: usize, name: &str) -> Part {
+    let width = stack.heads * stack.d_v;
+    Part::new(name, d_model, width).with_bias(stack.biases.attention_output)
+}
+
+/// A stack's heads in layer `layer`.
+fn shape(stack: &StackConfig, layer: usize) -> AttentionShape {
+    AttentionShape::new(stack.heads, stack.kv_heads, stack.d_k, stack.d_v)
+        .with_scale(stack.scale.factor(stack.d_k, layer))
+}
+
+impl Reader<'_> {
+    /// Self-attention of a layer: queries, keys and values, in one part or several, and the output map.
+    pub(super) fn self_attention(
+        &mut self,
+        stack: &StackConfig,
+        layer: usize,
+        qkv: &[Part],
+        output: Part,
+    ) -> Result<SelfAttention> {
+        let (qkv, output) = (self.linear(qkv)?, self.linear(&[output])?);
+        Ok(SelfAttention { shape: shape(stack, layer), qkv, output })
+    }
+
+    /// Attention of a decoder's layer to the encoder's output.
+    pub(super) fn cross_attention(
+        &mut self,
+        stack: &StackConfig,
+        layer: usize,
+        [query, key, value]: [Part; 3],
+        output: Part,
+    ) -> Result<CrossAttention> {
+        Ok(CrossAttention {
+            shape: shape(stack, layer),
+            query: self.linear(&[query])?,
+            key_value: self.linear(&[key, value])?,
+            output: self.linear(&[output])?,
+        })
+    }
+
+    /// The feed-forward network. Where it is gated, the map that is activated comes first in `inner`.
+    pub(super) fn feed_forward(
+        &mut self,
+        stack: &StackConfig,
+        inner: &[Part],
+        outer: Part,
+    ) -> Result<FeedForward> {
+        let (inner, outer) = (self.linear(inner)?, self.linear(&[outer])?);
+        let gated = stack.gating == Gating::Gated;
+        Ok(FeedForward { inner, activation: stack.activation, gated, outer })
+    }
+
+    /// A norm of a stack's kind, with β where it is a LayerNorm.
+    pub(super) fn stack_norm(
+        &mut self,
+        stack: &StackConfig,
+        d_model: usize,
+        name: &str,
+    ) -> Result<Norm> {
+        self.norm(stack.norm, name, d_model, stack.epsilon, stack.biases.norms)
+    }
+
+    /// What the input adds for positions; a learned table is `name.weight`.
+    pub(super) fn positions(&mut self, tokens: &TokenInput, name: &str) -> Result<PositionTable> {
+        Ok(match tokens.positions {
+            Positions::None => PositionTable::None,
+            Positions::Sinusoidal { first, .. } => {
+                PositionTable::Sinusoidal { first: first as u32 }
+            }
+            Positions::Learned { rows, first, padding } => {
+                let table = self.tensor(&format!("{name}.weight"), &[rows, tokens.width])?;
+                PositionTable::Learned(LearnedPositions { table, first: first as u32, padding })
+            }
+        })
+    }
+
+    /// The read-out with the words of the embedding, where they are tied, or with `name`, v × width.
+    pub(super) fn read_out(
+        &mut self,
+        tied: Option<&Arc<Words>>,
+        name: &str,
+        vocabulary: usize,
+        width: usize,
+    ) -> Result<ReadOut> {
+        let words = match tied {
+            Some(words) => Arc::clone(words),
+            None => self.words(name, vocabulary, width, true)?,
+        };
+        Ok(ReadOut { projection: None, scale: 1.0, words, bias: None })
+    }
+}

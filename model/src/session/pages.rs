@@ -1,0 +1,186 @@
+//! Which pages of the caches belong to which sequence.
+//!
+//! A sequence's keys and values lie in pages of [`PAGE`] tokens, the same pages in the cache of every layer. Sequences with
+//! a common past share its pages; who writes to a shared one gets a copy first, and that can only be the
+//! last page, unless it is full.
+
+use crate::error::{Error, Result};
+use headrow_kernels::attention::PAGE;
+
+/// The pages that nobody has, and how many sequences have each of the others.
+#[derive(Debug)]
+pub(super) struct Pool {
+    free: Vec<u32>,
+    owners: Vec<u32>,
+}
+
+/// The pages of one sequence in their order. Made with room for as many as it may ever have.
+#[derive(Debug)]
+pub(super) struct Pages {
+    list: Vec<u32>,
+    /// Tokens in them.
+    length: usize,
+}
+
+/// Pages for so many tokens.
+pub(super) fn pages_for(tokens: usize) -> usize {
+    tokens.div_ceil(PAGE)
+}
+
+impl Pool {
+    pub(super) fn new(pages: usize) -> Option<Pool> {
+        let (mut free, mut owners) = (Vec::new(), Vec::new());
+        free.try_reserve_exact(pages).ok()?;
+        owners.try_reserve_exact(pages).ok()?;
+        // The lowest is handed out first.
+        free.extend((0..pages as u32).rev());
+        owners.resize(pages, 0);
+        Some(Pool { free, owners })
+    }
+
+    fn take(&mut self) -> Option<u32> {
+        let page = self.free.pop()?;
+        self.owners[page as usize] = 1;
+        Some(page)
+    }
+
+    fn give_back(&mut self, page: u32) {
+        let owners = &mut self.owners[page as usize];
+        *owners -= 1;
+        if *owners == 0 {
+            self.free.push(page);
+        }
+    }
+
+    /// Tokens for which whole pages are free.
+    pub(super) fn free_tokens(&self) -> usize {
+        self.free.len() * PAGE
+    }
+}
+
+impl Pages {
+    /// No tokens, and room for the pages of `longest`.
+    pub(super) fn new(longest: usize) -> Option<Pages> {
+        let mut list = Vec::new();
+        list.try_reserve_exact(pages_for(longest)).ok()?;
+        Some(Pages { list, length: 0 })
+    }
+
+    pub(super) fn list(&self) -> &[u32] {
+        &self.list
+    }
+
+    pub(super) fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Free pages that [`Pages::grow`] to `length` tokens takes.
+    pub(super) fn wants(&self, pool: &Pool, length: usize) -> usize {
+        pages_for(length) - self.list.len() + usize::from(self.shared_end(pool).is_some())
+    }
+
+    /// The last page, when tokens are to be added to it and others have it too.
+    fn shared_end(&self, pool: &Pool) -> Option<u32> {
+        let last = *self.list.last()?;
+        let partial = !self.length.is_multiple_of(PAGE);
+        (partial && pool.owners[last as usize] > 1).then_some(last)
+    }
+
+    /// Takes pages for tokens up to `length`. `copy(from, to)` is called for a last page that others have too.
+    ///
+    /// # Errors
+    /// [`Error::CacheFull`] when too few are free; nothing has changed then.
+    pub(super) fn grow(
+        &mut self,
+        pool: &mut Pool,
+        length: usize,
+        copy: impl FnOnce(u32, u32),
+    ) -> Result<()> {
+        let wanted = self.wants(pool, length);
+        if wanted > pool.free.len() {
+            let tokens = wanted * PAGE;
+            return Err(Error::CacheFull { tokens, free: pool.free_tokens() });
+        }
+        if let Some(shared) = self.shared_end(pool) {
+            let own = pool.take().expect("counted above");
+            copy(shared, own);
+            pool.give_back(shared);
+            *self.list.last_mut().expect("it is shared") = own;
+        }
+        while self.list.len() < pages_for(length) {
+            self.list.push(pool.take().expect("counted above"));
+        }
+        self.length = length;
+        Ok(())
+    }
+
+    /// Becomes a second owner of the first `length` tokens of `other`.
+    pub(super) fn share(&mut self, pool: &mut Pool, other: &Pages, length: usize) {
+        self.truncate(pool, 0);
+        let shared = &other.list[..pages_for(length)];
+        shared.iter().for_each(|&page| pool.owners[page as usize] += 1);
+        self.list.extend_from_slice(shared);
+        self.length = length;
+    }
+
+    /// Gives back what lies behind the first `length` tokens.
+    pub(super) fn truncate(&mut self, pool: &mut Pool, length: usize) {
+        let kept = pages_for(length);
+        self.list.drain(kept..).for_each(|page| pool.give_back(page));
+        self.length = length;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn no_copy(from: u32, to: u32) {
+        panic!("page {from} was copied to {to}");
+    }
+
+    #[test]
+    fn pages_are_taken_and_given_back() {
+        let mut pool = Pool::new(3).unwrap();
+        let mut a = Pages::new(3 * PAGE).unwrap();
+        a.grow(&mut pool, 1, no_copy).unwrap();
+        a.grow(&mut pool, PAGE, no_copy).unwrap();
+        assert_eq!((a.list(), a.length(), pool.free.len()), (&[0][..], PAGE, 2));
+        a.grow(&mut pool, PAGE + 1, no_copy).unwrap();
+        assert_eq!(a.list(), [0, 1]);
+        assert!(matches!(
+            a.grow(&mut pool, 3 * PAGE + 1, no_copy),
+            Err(Error::CacheFull { free, .. }) if free == PAGE
+        ));
+        assert_eq!((a.list().len(), a.length()), (2, PAGE + 1));
+        a.truncate(&mut pool, 5);
+        assert_eq!((a.list(), pool.free.len()), (&[0][..], 2));
+        a.truncate(&mut pool, 0);
+        assert_eq!(pool.free.len(), 3);
+    }
+
+    #[test]
+    fn a_shared_page_is_copied_when_written_to() {
+        let mut pool = Pool::new(8).unwrap();
+        let mut a = Pages::new(3 * PAGE).unwrap();
+        let mut b = Pages::new(3 * PAGE).unwrap();
+        a.grow(&mut pool, PAGE + 3, no_copy).unwrap();
+        b.share(&mut pool, &a, PAGE + 3);
+        assert_eq!((b.list(), pool.free.len()), (a.list(), 6));
+        // The first to write copies, the second has the page to itself by then.
+        let mut copied = None;
+        b.grow(&mut pool, PAGE + 4, |from, to| copied = Some((from, to))).unwrap();
+        assert_eq!((copied, a.list()[0], b.list()[0]), (Some((1, b.list()[1])), 0, 0));
+        a.grow(&mut pool, PAGE + 4, no_copy).unwrap();
+        // Whole pages stay shared.
+        let mut c = Pages::new(3 * PAGE).unwrap();
+        c.share(&mut pool, &a, PAGE);
+        c.grow(&mut pool, PAGE + 1, no_copy).unwrap();
+        assert_eq!(c.list()[0], 0);
+        for pages in [&mut a, &mut b, &mut c] {
+            pages.truncate(&mut pool, 0);
+        }
+        assert_eq!(pool.free.len(), 8);
+        assert!(pool.owners.iter().all(|&owners| owners == 0));
+    }
+}

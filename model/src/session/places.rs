@@ -1,0 +1,89 @@
+//! Tables of positions, as long as the sequences of a session.
+//!
+//! Sines and cosines know no longest sequence, and a rotary base may depend on the longest one; so the session, which has
+//! one, makes the tables.
+
+use crate::attention::Pass;
+use crate::config::{Input, Positions, RelativePositions, StackConfig, TokenInput};
+use crate::error::Result;
+use crate::linear::Call;
+use crate::position::{BucketRange, RelativeTable, RotaryTables, sinusoids};
+use headrow_kernels::{Mat, Relative};
+
+/// What one stack needs to know where its tokens stand.
+#[derive(Debug)]
+pub(super) struct PlaceTables {
+    /// Added to words: rows of their width.
+    sinusoids: Vec<f32>,
+    width: usize,
+    rotary: Option<RotaryTables>,
+    relative: Option<RelativeTable>,
+}
+
+impl PlaceTables {
+    /// Tables for sequences of up to `longest` tokens; `buckets` is what T5 learned, buckets × heads.
+    pub(super) fn new(
+        stack: &StackConfig,
+        buckets: &[f32],
+        longest: usize,
+        past: bool,
+    ) -> Result<PlaceTables> {
+        let (table, width) = match &stack.input {
+            &Input::Tokens(TokenInput {
+                positions: Positions::Sinusoidal { layout, first },
+                width,
+                ..
+            }) => (sinusoids(layout, first.saturating_add(longest), width)?, width),
+            _ => (Vec::new(), 0),
+        };
+        let rotary = match &stack.relative {
+            RelativePositions::Rotary(rotary) => Some(rotary.tables(longest)?),
+            _ => None,
+        };
+        let relative = match &stack.relative {
+            &RelativePositions::Buckets { buckets: count, max_distance } => {
+                let weights = Mat::new(buckets, count, stack.heads);
+                let range = if past { BucketRange::Past } else { BucketRange::Both };
+                Some(RelativeTable::from_buckets(weights, range, max_distance, longest)?)
+            }
+            RelativePositions::Alibi => Some(RelativeTable::alibi(stack.heads, longest)?),
+            _ => None,
+        };
+        Ok(PlaceTables { sinusoids: table, width, rotary, relative })
+    }
+
+    /// Bytes of the tables for sequences of up to `longest` tokens.
+    pub(super) fn bytes(stack: &StackConfig, longest: usize) -> usize {
+        let sinusoids = match &stack.input {
+            Input::Tokens(TokenInput {
+                positions: Positions::Sinusoidal { first, .. },
+                width,
+                ..
+            }) => first.saturating_add(longest).saturating_mul(*width),
+            _ => 0,
+        };
+        let relative = match &stack.relative {
+            RelativePositions::None => 0,
+            RelativePositions::Rotary(_) => longest.saturating_mul(stack.d_k),
+            _ => longest.saturating_mul(2).saturating_mul(stack.heads),
+        };
+        sinusoids.saturating_add(relative).saturating_mul(size_of::<f32>())
+    }
+
+    /// The rows that are added to words.
+    pub(super) fn sinusoids(&self) -> Option<Mat<'_>> {
+        let rows = self.sinusoids.len().checked_div(self.width)?;
+        Some(Mat::new(&self.sinusoids, rows, self.width))
+    }
+
+    /// What the layers share in a pass over tokens at these places.
+    pub(super) fn pass<'a>(&'a self, call: Call<'a>, places: &'a [u32]) -> Pass<'a> {
+        let relative = self.relative.as_ref();
+        Pass {
+            call,
+            places,
+            rope: self.rotary.as_ref().map(RotaryTables::rope),
+            relative: relative.map(|table| Relative { table: table.table(), zero: table.zero() }),
+        }
+    }
+}

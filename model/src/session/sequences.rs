@@ -1,0 +1,298 @@
+//! Sequences that a decoder has read, and what it remembers of them.
+//!
+//! A sequence is a list of pages in the caches of all layers, so a copy of it is a copy of the list: beams share their
+//! past, requests a common prompt. Sequences come and go between calls, each call extends those it names.
+
+use super::options::Limits;
+use super::pages::{Pages, Pool, pages_for};
+use super::places::PlaceTables;
+use super::{Chunk, Session};
+use crate::batch::Batch;
+use crate::error::{Error, Result};
+use crate::linear::take;
+use crate::model::Model;
+use crate::observer::Unobserved;
+use headrow_kernels::{CachedSegment, KvCache};
+
+/// A sequence that a session remembers. Of no use in another session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Sequence {
+    slot: u32,
+    /// Which of the sequences that the slot has seen.
+    generation: u32,
+}
+
+impl Sequence {
+    /// Its slot, while it is alive.
+    pub(super) fn index(self) -> usize {
+        self.slot as usize
+    }
+}
+
+/// All that a session remembers.
+pub(super) struct Sequences {
+    /// Keys and values of what was read, by layer.
+    pub(super) caches: Vec<KvCache>,
+    pub(super) pool: Pool,
+    /// Keys and values of the sources, by layer; none without an encoder.
+    pub(super) source_caches: Vec<KvCache>,
+    source_pool: Pool,
+    pub(super) tables: PlaceTables,
+    pub(super) slots: Vec<Slot>,
+    /// Memory for the segments of a pass.
+    pub(super) segments: Vec<CachedSegment<'static>>,
+    pub(super) source_segments: Vec<CachedSegment<'static>>,
+}
+
+/// Room for one sequence.
+pub(super) struct Slot {
+    live: bool,
+    generation: u32,
+    pub(super) own: Pages,
+    pub(super) source: Pages,
+}
+
+impl std::fmt::Debug for Sequences {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let live = self.slots.iter().filter(|slot| slot.live).count();
+        write!(f, "Sequences({live} of {}, {:?})", self.slots.len(), self.caches.first())
+    }
+}
+
+/// What the lists of [`Sequences`] take, beside the caches.
+pub(super) fn bytes(limits: &Limits) -> usize {
+    let each = size_of::<Slot>()
+        + 2 * size_of::<CachedSegment<'static>>()
+        + 4 * (pages_for(limits.length) + pages_for(limits.source_length));
+    limits.sequences * each + 8 * (limits.pages + limits.source_pages)
+}
+
+impl Sequences {
+    /// Allocates for a model with a decoder; `None` when the allocator refuses.
+    pub(super) fn new(model: &Model, limits: &Limits, tables: PlaceTables) -> Option<Sequences> {
+        let stack = model.config().decoder.as_ref()?;
+        let caches = |pages: usize, layers: usize| {
+            let mut caches = Vec::new();
+            caches.try_reserve_exact(layers).ok()?;
+            for _ in 0..layers {
+                let (cpu, heads) = (model.cpu(), stack.kv_heads);
+                caches.push(KvCache::try_new(cpu, heads, stack.d_k, stack.d_v, pages)?);
+            }
+            Some(caches)
+        };
+        let source_layers = if model.config().encoder.is_some() { stack.layers } else { 0 };
+        let mut slots = Vec::new();
+        slots.try_reserve_exact(limits.sequences).ok()?;
+        for _ in 0..limits.sequences {
+            let own = Pages::new(limits.length)?;
+            let source = Pages::new(limits.source_length)?;
+            slots.push(Slot { live: false, generation: 0, own, source });
+        }
+        let (mut segments, mut source_segments) = (Vec::new(), Vec::new());
+        segments.try_reserve_exact(limits.sequences).ok()?;
+        source_segments.try_reserve_exact(limits.sequences).ok()?;
+        Some(Sequences {
+            caches: caches(limits.pages, stack.layers)?,
+            pool: Pool::new(limits.pages)?,
+            source_caches: caches(limits.source_pages, source_layers)?,
+            source_pool: Pool::new(limits.source_pages)?,
+            tables,
+            slots,
+            segments,
+            source_segments,
+        })
+    }
+
+    /// The slot of a sequence that is alive.
+    pub(super) fn slot(&self, sequence: Sequence) -> Result<usize> {
+        let index = sequence.index();
+        match self.slots.get(index) {
+            Some(slot) if slot.live && slot.generation == sequence.generation => Ok(index),
+            _ => Err(Error::NoSequence),
+        }
+    }
+
+    /// A new sequence without tokens or source.
+    fn add(&mut self) -> Result<Sequence> {
+        let maximum = self.slots.len();
+        let free = self.slots.iter().position(|slot| !slot.live);
+        let index = free.ok_or(Error::TooManySequences { maximum })?;
+        let slot = &mut self.slots[index];
+        slot.live = true;
+        Ok(Sequence { slot: index as u32, generation: slot.generation })
+    }
+
+    fn remove(&mut self, sequence: Sequence) -> Result<()> {
+        let index = self.slot(sequence)?;
+        let slot = &mut self.slots[index];
+        slot.own.truncate(&mut self.pool, 0);
+        slot.source.truncate(&mut self.source_pool, 0);
+        slot.live = false;
+        slot.generation = slot.generation.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Takes pages for tokens of a sequence up to `length`. A last page that others have too is copied.
+    pub(super) fn grow(&mut self, slot: usize, length: usize) -> Result<()> {
+        let Sequences { caches, pool, slots, .. } = self;
+        slots[slot].own.grow(pool, length, |from, to| {
+            caches.iter_mut().for_each(|cache| cache.copy_page(from, to));
+        })
+    }
+}
+
+impl Session {
+    fn sequences(&mut self) -> Result<&mut Sequences> {
+        self.sequences.as_mut().ok_or(Error::NoStack { stack: "decoder" })
+    }
+
+    /// A new sequence without tokens.
+    ///
+    /// # Errors
+    /// [`Error::NoStack`] in a model without decoder, [`Error::NoSource`] in one whose decoder attends to a source:
+    /// there it is [`Session::add_sources`]; [`Error::TooManySequences`].
+    pub fn add(&mut self) -> Result<Sequence> {
+        if self.model.config().encoder.is_some() && self.model.config().decoder.is_some() {
+            return Err(Error::NoSource);
+        }
+        self.sequences()?.add()
+    }
+
+    /// Encodes the sources, remembers the keys and values that every layer of the decoder attends to, and gives a new sequence
+    /// without tokens for each.
+    ///
+    /// # Errors
+    /// As [`Session::encode`], and when there is no room for as many sequences or sources; then none was added.
+    pub fn add_sources(&mut self, sources: &Batch<'_>) -> Result<Vec<Sequence>> {
+        self.check(sources)?;
+        let each = self.model.config().encoder()?.max_length();
+        let mut added = Vec::new();
+        let result = self.add_all(sources.lengths(each), &mut added);
+        match result.and_then(|()| self.encode_sources(sources, &added)) {
+            Ok(()) => Ok(added),
+            Err(error) => {
+                for sequence in added {
+                    self.remove(sequence)?;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn add_all(
+        &mut self,
+        lengths: impl Iterator<Item = usize>,
+        added: &mut Vec<Sequence>,
+    ) -> Result<()> {
+        let sequences = self.sequences()?;
+        for length in lengths {
+            let sequence = sequences.add()?;
+            added.push(sequence);
+            let Sequences { slots, source_pool, .. } = &mut *sequences;
+            let source = &mut slots[sequence.index()].source;
+            source.grow(source_pool, length, |_, _| unreachable!("new pages are not shared"))?;
+        }
+        Ok(())
+    }
+
+    fn encode_sources(&mut self, sources: &Batch<'_>, added: &[Sequence]) -> Result<()> {
+        let Session { model, workers, reader, sequences, .. } = self;
+        let sequences = sequences.as_mut().ok_or(Error::NoStack { stack: "decoder" })?;
+        let Sequences { slots, source_caches, source_segments, .. } = sequences;
+        reader.run(model, workers, sources, |encoding, call, stack| {
+            let d_model = encoding.model.config().d_model;
+            let (mut hidden, mut stack) = take(stack, encoding.rows, d_model);
+            encoding.forward(call, hidden.reborrow(), &mut stack, &mut Unobserved);
+            if call.par.is_cancelled() {
+                return;
+            }
+            let mut segments = recycled(std::mem::take(source_segments));
+            for (segment, sequence) in encoding.segments.iter().zip(added) {
+                let source = &slots[sequence.index()].source;
+                let (rows, pages) = (segment.queries.clone(), source.list());
+                segments.push(CachedSegment::full(rows, pages, source.length()));
+            }
+            let decoder = encoding.model.transformer().decoder.as_ref();
+            let (_, decoder) = decoder.expect("there are sequences");
+            let hidden = hidden.as_ref();
+            decoder.remember(call, hidden, source_caches, &segments, &mut stack);
+            *source_segments = recycled(segments);
+        })
+    }
+
+    /// A second sequence with the past and the source of the first. Nothing is copied until one of them is
+    /// extended, and then no more than a page.
+    ///
+    /// # Errors
+    /// [`Error::NoSequence`], [`Error::TooManySequences`].
+    pub fn fork(&mut self, sequence: Sequence) -> Result<Sequence> {
+        let sequences = self.sequences()?;
+        let from = sequences.slot(sequence)?;
+        let fork = sequences.add()?;
+        let Sequences { slots, pool, source_pool, .. } = sequences;
+        let to = fork.index();
+        let [from, to] = slots.get_disjoint_mut([from, to]).expect("two slots");
+        to.own.share(pool, &from.own, from.own.length());
+        to.source.share(source_pool, &from.source, from.source.length());
+        Ok(fork)
+    }
+
+    /// Forgets all but the first `length` tokens of a sequence.
+    ///
+    /// # Errors
+    /// [`Error::NoSequence`], and [`Error::Truncate`] when it is shorter already.
+    pub fn truncate(&mut self, sequence: Sequence, length: usize) -> Result<()> {
+        let sequences = self.sequences()?;
+        let slot = sequences.slot(sequence)?;
+        let Sequences { slots, pool, .. } = sequences;
+        let own = &mut slots[slot].own;
+        if length > own.length() {
+            return Err(Error::Truncate { length, actual: own.length() });
+        }
+        own.truncate(pool, length);
+        Ok(())
+    }
+
+    /// Forgets a sequence.
+    ///
+    /// # Errors
+    /// [`Error::NoSequence`] when that has happened before.
+    pub fn remove(&mut self, sequence: Sequence) -> Result<()> {
+        self.sequences()?.remove(sequence)
+    }
+
+    /// How many tokens of a sequence are remembered.
+    ///
+    /// # Errors
+    /// [`Error::NoSequence`].
+    pub fn length(&self, sequence: Sequence) -> Result<usize> {
+        let sequences = self.sequences.as_ref().ok_or(Error::NoStack { stack: "decoder" })?;
+        Ok(sequences.slots[sequences.slot(sequence)?].own.length())
+    }
+
+    /// Tokens for which whole pages of the caches are free.
+    pub fn free_tokens(&self) -> usize {
+        self.sequences.as_ref().map_or(0, |sequences| sequences.pool.free_tokens())
+    }
+
+    pub(super) fn warm_up_decoder(&mut self) -> Result<()> {
+        if self.model.config().encoder.is_some() {
+            return Ok(());
+        }
+        let ids = vec![0; self.limits.tokens.min(self.limits.length).min(self.free_tokens())];
+        let Ok(sequence) = self.add() else { return Ok(()) };
+        let result = match ids.is_empty() {
+            true => Ok(()),
+            false => self.extend(&[Chunk::new(sequence, &ids)], super::Output::None, &mut []),
+        };
+        self.remove(sequence)?;
+        result
+    }
+}
+
+/// The memory of a list of segments for other segments: pages are borrowed for one pass only.
+pub(super) fn recycled<'b>(mut segments: Vec<CachedSegment<'_>>) -> Vec<CachedSegment<'b>> {
+    segments.clear();
+    // An empty list has nothing to turn into anything else; `collect` keeps the memory.
+    segments.into_iter().map(|segment| CachedSegment::full(segment.queries, &[], 0)).collect()
+}

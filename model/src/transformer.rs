@@ -1,0 +1,125 @@
+//! §3, figure 1: the whole. An encoder, a decoder, or an encoder whose output a decoder attends to.
+
+use crate::decoder::Decoder;
+use crate::embedding::{Embedding, ReadOut, Tokens, Words};
+use crate::encoder::Encoder;
+use crate::head::Heads;
+use crate::linear::{Call, Size};
+use headrow_kernels::{Cpu, Mat, MatMut, Need, Stack};
+use std::sync::Arc;
+
+/// The three families of Transformers, which differ in the stacks they have.
+pub(crate) struct Transformer {
+    /// What the encoder reads, and the encoder.
+    pub(crate) encoder: Option<(Entrance, Encoder)>,
+    /// What the decoder reads, and the decoder.
+    pub(crate) decoder: Option<(Entrance, Decoder)>,
+    /// Scores of words from the decoder's states.
+    pub(crate) read_out: Option<ReadOut>,
+    /// What else is computed from an encoder's states.
+    pub(crate) heads: Heads,
+}
+
+/// What turns an input into the vectors that enter a stack.
+pub(crate) enum Entrance {
+    /// Tokens.
+    Embedding(Embedding),
+    /// Vectors as they are.
+    Vectors,
+}
+
+/// An input, one row for each place of each sequence.
+#[derive(Clone, Copy)]
+pub(crate) enum Entering<'a> {
+    Tokens(Tokens<'a>),
+    Vectors(Mat<'a>),
+    Images { pixels: &'a [f32], count: usize },
+    Spectrograms { values: &'a [f32], count: usize },
+}
+
+impl Entrance {
+    /// out ← the vectors of an input of the kind that it reads.
+    pub(crate) fn forward(
+        &self,
+        call: Call<'_>,
+        entering: Entering<'_>,
+        sinusoids: Option<Mat<'_>>,
+        mut out: MatMut<'_>,
+        stack: &mut Stack<'_>,
+    ) {
+        match (self, entering) {
+            (Entrance::Embedding(embedding), Entering::Tokens(tokens)) => {
+                embedding.forward(call, tokens, sinusoids, out, stack);
+            }
+            (Entrance::Vectors, Entering::Vectors(vectors)) => out.copy_from(vectors),
+            _ => unreachable!("the kind of an input is checked before a pass"),
+        }
+    }
+
+    /// Scratch for up to `rows` rows.
+    pub(crate) fn scratch(&self, cpu: Cpu, threads: usize, rows: usize) -> Need {
+        match self {
+            Entrance::Embedding(embedding) => embedding.scratch(cpu, threads, rows),
+            Entrance::Vectors => Need::NONE,
+        }
+    }
+
+    fn list(&self, sizes: &mut Sizes) {
+        match self {
+            Entrance::Embedding(embedding) => {
+                sizes.words("embeddings", &embedding.words);
+                sizes.add("embeddings", embedding.size());
+            }
+            Entrance::Vectors => {}
+        }
+    }
+}
+
+impl Transformer {
+    /// How large each part is, in the order of the forward pass. Words that several parts share count
+    /// once, with the first.
+    pub(crate) fn sizes(&self) -> Vec<(&'static str, Size)> {
+        let mut sizes = Sizes::default();
+        if let Some((entrance, encoder)) = &self.encoder {
+            entrance.list(&mut sizes);
+            encoder.list(&mut sizes);
+        }
+        if let Some((entrance, decoder)) = &self.decoder {
+            entrance.list(&mut sizes);
+            decoder.list(&mut sizes);
+        }
+        if let Some(read_out) = &self.read_out {
+            sizes.words("read-out", &read_out.words);
+            sizes.add("read-out", read_out.size());
+        }
+        self.heads.list(&mut sizes);
+        sizes.parts
+    }
+}
+
+/// Sizes by the name of the part.
+#[derive(Default)]
+pub(crate) struct Sizes {
+    parts: Vec<(&'static str, Size)>,
+    /// Tables that were counted.
+    words: Vec<Arc<Words>>,
+}
+
+impl Sizes {
+    /// Adds to a part. Empty parts are not listed.
+    pub(crate) fn add(&mut self, name: &'static str, size: Size) {
+        match self.parts.iter_mut().find(|(part, _)| *part == name) {
+            Some((_, sum)) => *sum = *sum + size,
+            None if size.numbers > 0 => self.parts.push((name, size)),
+            None => {}
+        }
+    }
+
+    /// Adds a table of words unless another part has it too.
+    pub(crate) fn words(&mut self, name: &'static str, words: &Arc<Words>) {
+        if !self.words.iter().any(|known| Arc::ptr_eq(known, words)) {
+            self.words.push(Arc::clone(words));
+            self.add(name, words.size());
+        }
+    }
+}
