@@ -388,7 +388,8 @@ impl Call<'_> {
             }
         };
 
-        if holes || shared.is_empty() {
+        // Of a band narrow against the block, what all rows see is not worth a round of its own.
+        if holes || shared.len() <= all.len() / 2 {
             (0..rows.count).for_each(|r| result(r).fill(0.0));
             by_tile(all);
         } else {

@@ -68,12 +68,14 @@ impl Blocking {
         let (longest_queries, longest) =
             (longest, longest.max(shape.heads / shape.kv_heads.max(1)));
         let rows = longest.div_ceil(longest.div_ceil(rows).max(1)).next_multiple_of(mr).min(rows);
-        let mut queries = usize::MAX;
+        // Keys and values of a band that an item packs should stay in the second level too.
+        let whole = |queries: usize| queries.checked_next_multiple_of(rows).unwrap_or(usize::MAX);
+        let mut queries = whole(source.span().saturating_mul(2).max(4 * rows));
         let mut spread = false;
         if threads > 1 {
             let all: usize = source.iter().map(|s| s.count() * shape.kv_heads).sum();
-            queries = all.div_ceil(threads * ITEMS_PER_WORKER).max(FEWEST_QUERIES);
-            queries = queries.next_multiple_of(rows);
+            let share = all.div_ceil(threads * ITEMS_PER_WORKER).max(FEWEST_QUERIES);
+            queries = queries.min(whole(share));
             spread = all < threads && longest_queries <= 1;
         }
         Blocking { rows, keys: 256, queries, pack_values: 4 * mr, copy_queries: 96, spread }

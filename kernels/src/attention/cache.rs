@@ -18,9 +18,10 @@ pub const PAGE: usize = STEP;
 /// Which pages a sequence has, and in which order, is its owner's affair: a list of page numbers says it in
 /// every call, so sequences can share pages, and a copy of a sequence is a copy of its list.
 ///
-/// Keys lie in panels of nr, transposed, \[page\]\[head\]\[PAGE/nr\]\[d_k\]\[nr\], so that Q·Kᵀ needs no packing; values
-/// in rows, \[page\]\[head\]\[PAGE\]\[d_v\]. nr belongs to the instruction set. What attention computes from a cache
-/// has the bits it has from rows.
+/// Keys lie in panels of nr, transposed, \[head\]\[page\]\[PAGE/nr\]\[d_k\]\[nr\], so that Q·Kᵀ needs no packing; values
+/// in rows, \[head\]\[page\]\[PAGE\]\[d_v\]. nr belongs to the instruction set. Pages that follow one another in number
+/// and in a sequence are one run of memory, so it pays to hand them out in ascending order. What attention computes
+/// from a cache has the bits it has from rows.
 pub struct KvCache {
     cpu: Cpu,
     kv_heads: usize,
@@ -110,7 +111,7 @@ impl KvCache {
     /// When the shapes do not fit the cache, or the pages do not hold that many tokens.
     #[track_caller]
     pub fn write(&mut self, par: Par<'_>, pages: &[u32], start: usize, k: Mat<'_>, v: Mat<'_>) {
-        let &mut KvCache { cpu, kv_heads, d_k, d_v, .. } = self;
+        let &mut KvCache { cpu, kv_heads, d_k, d_v, pages: all, .. } = self;
         assert!(
             k.rows() == v.rows() && k.cols() == kv_heads * d_k && v.cols() == kv_heads * d_v,
             "keys {}×{} and values {}×{} into {self:?}",
@@ -133,7 +134,7 @@ impl KvCache {
                 // Up to the end of a panel.
                 let next = end.min((token / nr + 1) * nr);
                 let (page, within) = (pages[token / PAGE] as usize, token % PAGE);
-                let first = (page * kv_heads + head) * PAGE;
+                let first = (head * all + page) * PAGE;
                 let rows = token - start..next - start;
                 // SAFETY: this head's panel of keys and rows of values in a page that exists (`check`); a head
                 // is one worker's.
@@ -163,11 +164,13 @@ impl KvCache {
             assert!((page as usize) < pages, "page {page} of {pages}");
         }
         let copy = |memory: &mut [f32], width: usize| {
-            let page = |number: u32| number as usize * width..(number as usize + 1) * width;
-            memory.copy_within(page(from), page(to).start);
+            for head in memory.chunks_exact_mut((pages * width).max(1)) {
+                let first = from as usize * width;
+                head.copy_within(first..first + width, to as usize * width);
+            }
         };
-        copy(&mut self.keys, self.kv_heads * PAGE * self.d_k);
-        copy(&mut self.values, self.kv_heads * PAGE * self.d_v);
+        copy(&mut self.keys, PAGE * self.d_k);
+        copy(&mut self.values, PAGE * self.d_v);
     }
 
     /// The keys of one head of a sequence.
@@ -187,13 +190,12 @@ impl KvCache {
         head: usize,
         numbers: &'a [u32],
     ) -> Runs<'a> {
-        let stride = self.kv_heads * PAGE * width;
         Runs {
-            base: memory.as_ptr().wrapping_add(head * PAGE * width),
+            base: memory.as_ptr().wrapping_add(head * self.pages * PAGE * width),
             first: 0,
             ld: width,
             panel: self.nr(),
-            pages: Some(Pages { numbers, length: PAGE, stride }),
+            pages: Some(Pages { numbers, length: PAGE }),
         }
     }
 }

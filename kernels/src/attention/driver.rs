@@ -108,7 +108,7 @@ pub(super) fn run(call: &Call<'_>, par: Par<'_>, blocking: &Blocking, stack: &mu
     let row = row_of_scores(call.cpu.table.gemm.nr, width);
     let block = block_need(call.shape.d_k, rows, RowNeed::of(call, width), rows * row);
     let panels = match source {
-        Source::Rows { .. } => panels_need(call.cpu, call.shape, extent.keys),
+        Source::Rows { .. } => panels_need(call.cpu, call.shape, source.width(blocking.queries)),
         Source::Cache { .. } => Need::NONE,
     };
     par.run_with(items, panels.and(block), stack, &|mut item, stack| {

@@ -6,30 +6,41 @@ use crate::view::Mat;
 use std::ops::Range;
 
 /// Keys or values of one head of one sequence, in runs of memory: one run when they are packed or in
-/// place, one per page in a cache.
+/// place; in a cache one for every stretch of pages that follow one another.
 ///
 /// Keys come in panels of nr, transposed: from a panel's first key on, panels are nr·`ld` apart. Values:
 /// column c of a key lies `(c / nr)·panel + c mod nr` after its address, keys are `ld` apart.
 #[derive(Clone, Copy)]
 pub(super) struct Runs<'a> {
-    /// Of the first run, or of the first page of the cache.
+    /// Of the first run, or of the cache's first page.
     pub(super) base: *const f32,
-    /// The key that lies there.
+    /// The key that the first run begins with.
     pub(super) first: usize,
     pub(super) ld: usize,
     pub(super) panel: usize,
     pub(super) pages: Option<Pages<'a>>,
 }
 
-/// Runs that are pages.
+/// Keys in pages.
 #[derive(Clone, Copy)]
 pub(super) struct Pages<'a> {
     /// Which pages, in order.
     pub(super) numbers: &'a [u32],
     /// Keys of a page.
     pub(super) length: usize,
-    /// Elements from one page to the next.
-    pub(super) stride: usize,
+}
+
+impl Pages<'_> {
+    /// The place of key `start` in the whole cache, and the end of the run of keys from there, up to `end`.
+    fn run(&self, start: usize, end: usize) -> (usize, usize) {
+        let (page, within) = (start / self.length, start % self.length);
+        let place = self.numbers[page] as usize;
+        let mut next = page + 1;
+        while next * self.length < end && self.numbers[next] as usize == place + next - page {
+            next += 1;
+        }
+        (place * self.length + within, end.min(next * self.length))
+    }
 }
 
 impl<'a> Runs<'a> {
@@ -49,17 +60,14 @@ impl<'a> Runs<'a> {
             if start >= end {
                 return None;
             }
-            let mut next = end.min(start.saturating_add(most));
-            let mut at = self.base;
-            let mut within = start - self.first;
-            if let Some(Pages { numbers, length, stride }) = self.pages {
-                at = at.wrapping_add(numbers[start / length] as usize * stride);
-                within = start % length;
-                next = next.min(start - within + length);
-            }
+            let next = end.min(start.saturating_add(most));
+            let (at, next) = match &self.pages {
+                Some(pages) => pages.run(start, next),
+                None => (start - self.first, next),
+            };
             let part = start..next;
             start = next;
-            Some((part, at.wrapping_add(within * self.ld)))
+            Some((part, self.base.wrapping_add(at * self.ld)))
         })
     }
 }
@@ -101,6 +109,22 @@ pub(super) fn pack_values(values: Mat<'_>, nr: usize, out: &mut [f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn runs_end_where_pages_do_not_follow_one_another() {
+        let pages = Some(Pages { numbers: &[5, 6, 2, 3, 4, 9], length: 4 });
+        let runs = Runs { base: std::ptr::null(), first: 0, ld: 1, panel: 0, pages };
+        let cut = |keys, most| -> Vec<(Range<usize>, usize)> {
+            runs.cut(keys, most).map(|(part, at)| (part, at as usize / size_of::<f32>())).collect()
+        };
+        assert_eq!(cut(0..24, 99), [(0..8, 20), (8..20, 8), (20..24, 36)]);
+        assert_eq!(cut(3..11, 99), [(3..8, 23), (8..11, 8)]);
+        assert_eq!(cut(6..17, 5), [(6..8, 26), (8..13, 8), (13..17, 13)]);
+        assert_eq!(cut(7..7, 5), []);
+        let run = Runs { first: 8, pages: None, ..runs };
+        let parts: Vec<_> = run.cut(10..20, 6).map(|(part, _)| part).collect();
+        assert_eq!(parts, [10..16, 16..20]);
+    }
 
     #[test]
     fn panels_hold_every_key_and_value_once() {

@@ -262,6 +262,11 @@ impl<'a> Source<'a> {
         self.iter().map(|sequence| sequence.width(rows)).max().unwrap_or(0)
     }
 
+    /// Most keys between the first and the last that one query sees.
+    pub(super) fn span(&self) -> usize {
+        self.iter().map(|sequence| sequence.reach.span()).max().unwrap_or(0)
+    }
+
     /// The extent of the sequences.
     pub(super) fn extent(&self) -> AttentionExtent {
         self.iter().fold(AttentionExtent::default(), AttentionExtent::with)
