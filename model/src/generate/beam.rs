@@ -22,8 +22,11 @@ pub enum EarlyStopping {
     /// `"never"`.
     #[default]
     ByBound,
-    /// When `size` hypotheses have ended: `true` in transformers, and what CTranslate2 does.
+    /// When `size` hypotheses have ended: `true` in transformers, and CTranslate2 with a length penalty.
     FirstComplete,
+    /// When `n_best` hypotheses have ended, one of them as the best candidate of its step: CTranslate2
+    /// without a length penalty.
+    BestComplete,
     /// When `size` hypotheses have ended and the best live one, ended at its present length, would not
     /// have a better score than the worst of them: `false` in transformers. It may miss a better one.
     Heuristic,
@@ -95,7 +98,9 @@ impl Beam {
     /// How many ended hypotheses are stored.
     fn stored(&self) -> usize {
         match self.early_stopping {
-            EarlyStopping::ByBound | EarlyStopping::Never => self.n_best,
+            EarlyStopping::ByBound | EarlyStopping::BestComplete | EarlyStopping::Never => {
+                self.n_best
+            }
             EarlyStopping::FirstComplete | EarlyStopping::Heuristic => self.size,
         }
     }
@@ -141,6 +146,8 @@ pub(crate) struct Search<S> {
     parents: Vec<usize>,
     /// The best ended hypotheses, best first.
     ended: Vec<Ended>,
+    /// Whether one of them was the best candidate of its step.
+    best_ended: bool,
     candidates: Vec<Candidate>,
     /// The reports of the live hypotheses' rows, one after another.
     tops: Vec<TokenScore>,
@@ -152,12 +159,12 @@ pub(crate) struct Search<S> {
 impl<S: Copy> Search<S> {
     pub(crate) fn start(
         turn: &Turn<'_>,
+        vocabulary: usize,
         beam: Beam,
         sequence: S,
         prompt: &[u32],
     ) -> Result<Search<S>> {
         let refused = || Error::OutOfMemory(format!("a beam of {} sequences", beam.size));
-        let vocabulary = turn.work.raw.len();
         let tops = turn.options.log_probabilities.min(vocabulary);
         let ways = 1 + turn.options.stop_ids.len().max(1);
         let width = beam.size.saturating_mul(ways);
@@ -174,6 +181,7 @@ impl<S: Copy> Search<S> {
             next: room(beam.size, None).ok_or_else(refused)?,
             parents: room(beam.size, None).ok_or_else(refused)?,
             ended: room(beam.stored() + 1, None).ok_or_else(refused)?,
+            best_ended: false,
             candidates: room(rows, None).ok_or_else(refused)?,
             tops: room(tops.saturating_mul(beam.size), None).ok_or_else(refused)?,
             spare: spare.ok_or_else(refused)?,
@@ -219,8 +227,7 @@ impl<S: Copy> Search<S> {
         let vocabulary = rows.len() / self.live.len();
         for (parent, row) in rows.chunks_mut(vocabulary).enumerate() {
             let line = &self.live[parent];
-            turn.log_probabilities(step, row)?;
-            turn.report(row);
+            turn.predict(step, row)?;
             self.tops.extend_from_slice(&turn.work.top);
             turn.constrain(&line.tokens, row)?;
             let kept = &mut turn.work.draw.kept;
@@ -249,6 +256,7 @@ impl<S: Copy> Search<S> {
             }
             match self.finish(turn, candidate, step + 1) {
                 Some(finish) if may_end => {
+                    self.best_ended |= rank == 0;
                     let score = self.beam.length_penalty.score(candidate.sum, step + 1);
                     if self.is_wanted(score) {
                         let line = self.child(turn, candidate);
@@ -320,6 +328,7 @@ impl<S: Copy> Search<S> {
                 length_penalty.bound(best.sum, length + 1, turn.span.max_new) <= worst.score
             }
             EarlyStopping::FirstComplete => true,
+            EarlyStopping::BestComplete => self.best_ended,
             EarlyStopping::Heuristic => length_penalty.score(best.sum, length) <= worst.score,
             EarlyStopping::Never => false,
         }

@@ -68,6 +68,8 @@ pub struct Generator<S> {
     work: Work,
     /// `rows × vocabulary`.
     logits: Vec<f32>,
+    /// The log-probabilities of a row whose logits are needed too.
+    raw: Vec<f32>,
     /// What is fed at a step.
     sequences: Vec<S>,
     tokens: Vec<u32>,
@@ -98,15 +100,20 @@ impl<S: Copy> Generator<S> {
     pub fn new(limits: Limits) -> Result<Generator<S>> {
         let Limits { vocabulary, rows, cpu, .. } = limits;
         let refused = || Error::OutOfMemory(format!("{rows} rows of {vocabulary} logits"));
-        let elements = rows.checked_mul(vocabulary).ok_or_else(refused)?;
-        let (mut logits, mut sequences, mut tokens) = (Vec::new(), Vec::new(), Vec::new());
-        logits.try_reserve_exact(elements).map_err(|_| refused())?;
-        logits.resize(elements, 0.0);
+        let zeros = |elements: usize| {
+            let mut zeros = Vec::new();
+            zeros.try_reserve_exact(elements).map_err(|_| refused())?;
+            zeros.resize(elements, 0.0);
+            Ok(zeros)
+        };
+        let logits = zeros(rows.checked_mul(vocabulary).ok_or_else(refused)?)?;
+        let raw = zeros(vocabulary)?;
+        let (mut sequences, mut tokens) = (Vec::new(), Vec::new());
         sequences.try_reserve_exact(rows).map_err(|_| refused())?;
         tokens.try_reserve_exact(rows).map_err(|_| refused())?;
         let work = Work::try_new(cpu, vocabulary).ok_or_else(refused)?;
         let requests = Vec::new();
-        Ok(Generator { limits, requests, work, logits, sequences, tokens, broken: false })
+        Ok(Generator { limits, requests, work, logits, raw, sequences, tokens, broken: false })
     }
 
     /// What it has room for.
@@ -172,14 +179,17 @@ impl<S: Copy> Generator<S> {
         hooks: &mut dyn Hooks,
     ) -> Result<Request<S>> {
         // A report is as long for every request that asks for as many.
-        self.work.top.reserve(options.log_probabilities.min(self.limits.vocabulary));
+        let vocabulary = self.limits.vocabulary;
+        self.work.top.reserve(options.log_probabilities.min(vocabulary));
         let (options, stops) = (options.clone(), StopStrings::new(&options.stop_strings));
         let state = State::Over(Err(Error::Unfinished));
         let mut started = Request { options, stops, span, state };
         let (mut turn, state) = started.turn(request, &mut self.work, hooks);
         *state = match turn.options.strategy {
-            Strategy::Beam(beam) => State::Beam(Search::start(&turn, beam, sequence, prompt)?),
-            _ => State::Single(Single::start(&mut turn, sequence, prompt)?),
+            Strategy::Beam(beam) => {
+                State::Beam(Search::start(&turn, vocabulary, beam, sequence, prompt)?)
+            }
+            _ => State::Single(Single::start(&mut turn, vocabulary, sequence, prompt)?),
         };
         Ok(started)
     }
@@ -291,7 +301,7 @@ impl<S: Copy> Generator<S> {
         }
         let logits = &mut self.logits[first_row * vocabulary..][..rows * vocabulary];
         let (mut turn, state) = request.turn(index, &mut self.work, hooks);
-        match state.advance(&mut turn, model, logits) {
+        match state.advance(&mut turn, model, logits, &mut self.raw) {
             Ok(finish) => {
                 let watched = match state.progress(index, finish) {
                     Some(progress) => turn.hooks.progress(&progress),
@@ -356,9 +366,10 @@ impl<S: Copy> State<S> {
         turn: &mut Turn<'_>,
         model: &mut M,
         logits: &mut [f32],
+        raw: &mut [f32],
     ) -> Result<Option<Finish>> {
         match self {
-            State::Single(single) => single.advance(turn, logits),
+            State::Single(single) => single.advance(turn, logits, raw),
             State::Beam(search) => search.advance(turn, model, logits),
             State::Over(_) => Ok(None),
         }

@@ -100,8 +100,6 @@ fn real(top: &[TokenScore]) -> &[TokenScore] {
 pub(crate) struct Work {
     pub(crate) cpu: Cpu,
     pub(crate) draw: Draw,
-    /// The log-probabilities of a row whose logits are needed too.
-    pub(crate) raw: Vec<f32>,
     /// The report of a row.
     pub(crate) top: Vec<TokenScore>,
     /// The bytes that a token adds.
@@ -112,11 +110,18 @@ pub(crate) struct Work {
 impl Work {
     /// For a vocabulary; `None` when the allocator refuses.
     pub(crate) fn try_new(cpu: Cpu, vocabulary: usize) -> Option<Work> {
-        let mut raw = Vec::new();
-        raw.try_reserve_exact(vocabulary).ok()?;
-        raw.resize(vocabulary, 0.0);
         let (draw, seen) = (Draw::try_new(vocabulary)?, Seen::try_new(vocabulary)?);
-        Some(Work { cpu, draw, raw, top: Vec::new(), bytes: Vec::with_capacity(256), seen })
+        Some(Work { cpu, draw, top: Vec::new(), bytes: Vec::with_capacity(256), seen })
+    }
+}
+
+/// Refuses what nothing can be made of.
+fn check(request: usize, step: usize, row: &[f32]) -> Result<()> {
+    match flaw(row) {
+        Some(Scored { id, value }) => {
+            Err(Error::InvalidLogit { sequence: request, step, id, value })
+        }
+        None => Ok(()),
     }
 }
 
@@ -135,31 +140,17 @@ impl Turn<'_> {
         Error::NoToken { sequence: self.request, step }
     }
 
-    fn check(&self, step: usize, row: &[f32]) -> Result<()> {
-        match flaw(row) {
-            Some(flaw) => Err(Error::InvalidLogit {
-                sequence: self.request,
-                step,
-                id: flaw.id,
-                value: flaw.value,
-            }),
-            None => Ok(()),
-        }
-    }
-
-    /// Makes log-probabilities of the model's logits.
-    pub(crate) fn log_probabilities(&self, step: usize, row: &mut [f32]) -> Result<()> {
-        self.check(step, row)?;
+    /// Makes log-probabilities of the model's logits, in place, and the report of them in `work.top`.
+    pub(crate) fn predict(&mut self, step: usize, row: &mut [f32]) -> Result<()> {
+        check(self.request, step, row)?;
         let n = row.len();
         log_softmax(self.work.cpu, Par::SERIAL, MatMut::new(row, 1, n));
         // Without NaN and +∞ only −∞ alone gives NaN.
-        if row.first().is_none_or(|x| x.is_nan()) { Err(self.no_token(step)) } else { Ok(()) }
-    }
-
-    /// Writes the report of a row of log-probabilities to `work.top`.
-    pub(crate) fn report(&mut self, row: &[f32]) {
-        let tops = self.options.log_probabilities.min(row.len());
+        if row.first().is_none_or(|x| x.is_nan()) {
+            return Err(self.no_token(step));
+        }
         let Work { draw, top, .. } = &mut *self.work;
+        let tops = self.options.log_probabilities.min(n);
         top.clear();
         if tops > 0 {
             top_k(row, tops, &mut draw.kept);
@@ -167,6 +158,7 @@ impl Turn<'_> {
             top.extend(draw.kept.iter().map(score));
             top.resize(tops, TokenScore { token: 0, log_probability: f32::NEG_INFINITY });
         }
+        Ok(())
     }
 
     /// Applies the constraints and the caller's processor to what follows `tokens`.
@@ -175,7 +167,7 @@ impl Turn<'_> {
         if let Some(processor) = self.hooks.processor(self.request) {
             processor.process(tokens, row);
         }
-        self.check(tokens.len() - self.span.prompt, row)
+        check(self.request, tokens.len() - self.span.prompt, row)
     }
 
     /// Writes `head`, and the bytes that `token` adds after the generated tokens `before`, to `work.bytes`.

@@ -18,8 +18,13 @@ pub(crate) struct Single<S> {
 }
 
 impl<S: Copy> Single<S> {
-    pub(crate) fn start(turn: &mut Turn<'_>, sequence: S, prompt: &[u32]) -> Result<Single<S>> {
-        let tops = turn.options.log_probabilities.min(turn.work.raw.len());
+    pub(crate) fn start(
+        turn: &mut Turn<'_>,
+        vocabulary: usize,
+        sequence: S,
+        prompt: &[u32],
+    ) -> Result<Single<S>> {
+        let tops = turn.options.log_probabilities.min(vocabulary);
         let line = Line::try_new(prompt, turn.span.max_new, tops, 0);
         let line = line.ok_or_else(|| Error::OutOfMemory("a sequence's tokens".to_owned()))?;
         let text = turn.hooks.detokenizer(turn.request).map(|_| String::new());
@@ -32,33 +37,16 @@ impl<S: Copy> Single<S> {
         self.line.tokens[self.line.tokens.len() - 1]
     }
 
-    /// Chooses the token that follows, from the model's logits.
+    /// Chooses the token that follows, from the model's logits; `raw` is room for as many.
     pub(crate) fn advance(
         &mut self,
         turn: &mut Turn<'_>,
         row: &mut [f32],
+        raw: &mut [f32],
     ) -> Result<Option<Finish>> {
         let step = self.line.log_probabilities.len();
-        let mut raw = std::mem::take(&mut turn.work.raw);
         raw.copy_from_slice(row);
-        let chosen = self.choose(turn, step, row, &mut raw);
-        turn.work.raw = raw;
-        let (token, log_probability) = chosen?;
-        self.line.push(token, log_probability, &turn.work.top);
-        let finish = turn.finish(token, step + 1);
-        Ok(self.append_text(turn, finish))
-    }
-
-    /// A token and its log-probability under the model; `raw` is a copy of the logits.
-    fn choose(
-        &mut self,
-        turn: &mut Turn<'_>,
-        step: usize,
-        row: &mut [f32],
-        raw: &mut [f32],
-    ) -> Result<(u32, f32)> {
-        turn.log_probabilities(step, raw)?;
-        turn.report(raw);
+        turn.predict(step, raw)?;
         turn.constrain(&self.line.tokens, row)?;
         let (cpu, draw) = (turn.work.cpu, &mut turn.work.draw);
         let token = match &turn.options.strategy {
@@ -66,7 +54,9 @@ impl<S: Copy> Single<S> {
             _ => draw.likeliest(row),
         };
         let token = token.ok_or_else(|| turn.no_token(step))?;
-        Ok((token, raw[token as usize]))
+        self.line.push(token, raw[token as usize], &turn.work.top);
+        let finish = turn.finish(token, step + 1);
+        Ok(self.append_text(turn, finish))
     }
 
     /// Adds the newest token's text; a stop string ends the sequence, unless a stop id does.

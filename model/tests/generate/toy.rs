@@ -36,6 +36,7 @@ pub(crate) struct Toy {
     /// What each sequence has been fed; `None` once it is released.
     pasts: Vec<Option<Vec<u32>>>,
     pub(crate) steps: usize,
+    pub(crate) forks: usize,
     /// Most sequences that were live at once.
     pub(crate) most: usize,
     /// The step that fails, and the fork.
@@ -52,6 +53,7 @@ impl Toy {
             fixed: None,
             pasts: Vec::with_capacity(1024),
             steps: 0,
+            forks: 0,
             most: 0,
             failing_step: None,
             refuses_forks: false,
@@ -171,6 +173,7 @@ impl StepModel for Toy {
         if self.refuses_forks {
             return Err(Error::OutOfMemory("a fork".to_owned()));
         }
+        self.forks += 1;
         let past = self.pasts[sequence].as_ref().expect("a live sequence");
         let mut copy = Vec::with_capacity(2);
         copy.extend_from_slice(past);
