@@ -257,6 +257,9 @@ pub enum Error {
         /// How long it is.
         actual: usize,
     },
+    /// A decoder has nothing to begin with: neither the config nor the options name a start token.
+    #[error("neither the config nor the options name a token that the decoder starts with")]
+    NoStart,
     /// The call was given up.
     #[error("cancelled")]
     Cancelled,

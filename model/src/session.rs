@@ -7,6 +7,7 @@
 mod check;
 mod decode;
 mod encode;
+mod generate;
 mod options;
 mod pages;
 mod places;

@@ -126,6 +126,11 @@ impl<S: Copy> Generator<S> {
         self.requests.iter().flatten().filter(|request| request.rows() > 0).count()
     }
 
+    /// Live sequences that its requests may come to have, of [`Limits::rows`].
+    pub fn reserved(&self) -> usize {
+        self.requests.iter().flatten().map(Request::reserved).sum()
+    }
+
     /// Adds a request and chooses its first token, so that one step later the model is asked again. From now on the
     /// generator owns the sequence and releases it when the request is over.
     ///
@@ -277,8 +282,7 @@ impl<S: Copy> Generator<S> {
     }
 
     fn check_room(&self, options: &GenerationOptions) -> Result<()> {
-        let live: usize = self.requests.iter().flatten().map(Request::reserved).sum();
-        let rows = live.saturating_add(options.rows());
+        let rows = self.reserved().saturating_add(options.rows());
         if rows > self.limits.rows {
             let (what, maximum) = ("live sequences", self.limits.rows);
             return Err(Error::BatchTooLarge { what, actual: rows, maximum });

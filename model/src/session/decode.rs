@@ -41,6 +41,10 @@ impl<'a> Chunk<'a> {
         Chunk { sequence, content: Content::Vectors(values) }
     }
 
+    pub(super) fn sequence(&self) -> Sequence {
+        self.sequence
+    }
+
     fn rows(&self, d_model: usize) -> usize {
         match self.content {
             Content::Ids(ids) => ids.len(),
@@ -107,6 +111,10 @@ impl Session {
         let config = self.model.config();
         let stack = config.decoder()?;
         let sequences = self.sequences.as_ref().expect("made with the session");
+        if chunks.len() > self.limits.sequences {
+            let (what, maximum) = ("sequences", self.limits.sequences);
+            return Err(Error::BatchTooLarge { what, actual: chunks.len(), maximum });
+        }
         for (index, chunk) in chunks.iter().enumerate() {
             let slot = sequences.slot(chunk.sequence)?;
             if chunks[..index].iter().any(|other| other.sequence == chunk.sequence) {

@@ -19,7 +19,8 @@ pub struct SessionOptions {
     /// Most tokens in one batch of an encoder, over all its sequences, and in one pass of a decoder, which reads longer
     /// prompts in pieces. `None`: the encoder's longest sequence, or up to 512.
     pub max_tokens: Option<usize>,
-    /// Most sequences in one batch, and most that a decoder remembers at a time. `None`: 32.
+    /// Most sequences in one batch, or extended in one call. A decoder remembers up to twice as many, so that
+    /// some can wait. `None`: 32.
     pub max_sequences: Option<usize>,
     /// Most tokens of one sequence that a decoder remembers. `None`: what the model can, up to 4096.
     pub max_length: Option<usize>,
@@ -138,6 +139,11 @@ impl Limits {
         }
         let threads = options.threads.unwrap_or_else(default_threads).clamp(1, MAX_THREADS);
         Limits { tokens, sequences, length, source_length, pages, source_pages, threads }
+    }
+
+    /// Sequences that a decoder remembers at a time.
+    pub(super) fn slots(&self) -> usize {
+        self.sequences.saturating_mul(2)
     }
 
     /// Longest sequences of the decoder's passes.

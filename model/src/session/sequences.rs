@@ -42,6 +42,8 @@ pub(super) struct Sequences {
     /// Memory for the segments of a pass.
     pub(super) segments: Vec<CachedSegment<'static>>,
     pub(super) source_segments: Vec<CachedSegment<'static>>,
+    /// Memory for the chunks of a decoding step.
+    pub(super) chunks: Vec<Chunk<'static>>,
 }
 
 /// Room for one sequence.
@@ -61,10 +63,11 @@ impl std::fmt::Debug for Sequences {
 
 /// What the lists of [`Sequences`] take, beside the caches.
 pub(super) fn bytes(limits: &Limits) -> usize {
-    let each = size_of::<Slot>()
-        + 2 * size_of::<CachedSegment<'static>>()
-        + 4 * (pages_for(limits.length) + pages_for(limits.source_length));
-    limits.sequences * each + 8 * (limits.pages + limits.source_pages)
+    let row = 2 * size_of::<CachedSegment<'static>>() + size_of::<Chunk<'static>>();
+    let lists = 4 * (pages_for(limits.length) + pages_for(limits.source_length));
+    limits.sequences * row
+        + limits.slots() * (size_of::<Slot>() + lists)
+        + 8 * (limits.pages + limits.source_pages)
 }
 
 impl Sequences {
@@ -82,8 +85,9 @@ impl Sequences {
         };
         let source_layers = if model.config().encoder.is_some() { stack.layers } else { 0 };
         let mut slots = Vec::new();
-        slots.try_reserve_exact(limits.sequences).ok()?;
-        for _ in 0..limits.sequences {
+        let count = limits.slots();
+        slots.try_reserve_exact(count).ok()?;
+        for _ in 0..count {
             let own = Pages::new(limits.length)?;
             let source = Pages::new(limits.source_length)?;
             slots.push(Slot { live: false, generation: 0, own, source });
@@ -91,6 +95,8 @@ impl Sequences {
         let (mut segments, mut source_segments) = (Vec::new(), Vec::new());
         segments.try_reserve_exact(limits.sequences).ok()?;
         source_segments.try_reserve_exact(limits.sequences).ok()?;
+        let mut chunks = Vec::new();
+        chunks.try_reserve_exact(limits.sequences).ok()?;
         Some(Sequences {
             caches: caches(limits.pages, stack.layers)?,
             pool: Pool::new(limits.pages)?,
@@ -100,6 +106,7 @@ impl Sequences {
             slots,
             segments,
             source_segments,
+            chunks,
         })
     }
 
@@ -268,6 +275,12 @@ impl Session {
     pub fn length(&self, sequence: Sequence) -> Result<usize> {
         let sequences = self.sequences.as_ref().ok_or(Error::NoStack { stack: "decoder" })?;
         Ok(sequences.slots[sequences.slot(sequence)?].own.length())
+    }
+
+    /// How many more sequences can be remembered.
+    pub fn free_sequences(&self) -> usize {
+        let sequences = self.sequences.as_ref();
+        sequences.map_or(0, |all| all.slots.iter().filter(|slot| !slot.live).count())
     }
 
     /// Tokens for which whole pages of the caches are free.

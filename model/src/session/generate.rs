@@ -1,0 +1,150 @@
+//! A session as the model that decoding asks, and whole requests in one call.
+
+use super::sequences::Sequences;
+use super::{Chunk, Output, Sequence, Session};
+use crate::batch::Batch;
+use crate::error::{Error, Result};
+use crate::generate::{Generated, GenerationOptions, Generator, Hooks, Limits, Prompt, StepModel};
+
+impl StepModel for Session {
+    type Sequence = Sequence;
+
+    fn step(&mut self, sequences: &[Sequence], tokens: &[u32], logits: &mut [f32]) -> Result<()> {
+        let memory = self.sequences.as_mut().ok_or(Error::NoStack { stack: "decoder" })?;
+        let mut chunks = recycled(std::mem::take(&mut memory.chunks));
+        let pairs = sequences.iter().zip(tokens.chunks(1));
+        chunks.extend(pairs.map(|(&sequence, token)| Chunk::new(sequence, token)));
+        let result = self.extend(&chunks, Output::LastLogits, logits);
+        if let Some(Sequences { chunks: memory, .. }) = &mut self.sequences {
+            *memory = recycled(chunks);
+        }
+        result
+    }
+
+    fn fork(&mut self, sequence: Sequence) -> Result<Sequence> {
+        Session::fork(self, sequence)
+    }
+
+    fn release(&mut self, sequence: Sequence) {
+        // A caller who removed it already has done what is asked here.
+        let _ = self.remove(sequence);
+    }
+}
+
+/// The memory of a list of chunks for other chunks: ids are borrowed for one step only.
+fn recycled<'b>(mut chunks: Vec<Chunk<'_>>) -> Vec<Chunk<'b>> {
+    chunks.clear();
+    chunks.into_iter().map(|chunk| Chunk::new(chunk.sequence(), &[])).collect()
+}
+
+impl Session {
+    /// A generator for requests over this session: as many live sequences and tokens as the session remembers.
+    ///
+    /// # Errors
+    /// [`Error::NoHead`] in a model without a read-out, [`Error::OutOfMemory`].
+    pub fn generator(&self) -> Result<Generator<Sequence>> {
+        let read_out = self.model.transformer().read_out.as_ref();
+        let vocabulary = read_out.ok_or(Error::NoHead { head: "read-out" })?.outputs();
+        let limits = Limits::new(vocabulary, self.limits.sequences, self.limits.length);
+        Generator::new(limits.with_cpu(self.model.cpu()))
+    }
+
+    /// Continues each prompt, as many at a time as there is room for; the next one joins when another is over. Each result is
+    /// what the prompt gets alone, bit for bit.
+    ///
+    /// # Errors
+    /// As [`Session::extend`] and [`Generator::add`]; the first request that fails ends the call. What the session remembered
+    /// before stays as it was.
+    pub fn generate(
+        &mut self,
+        prompts: &[&[u32]],
+        options: &GenerationOptions,
+        hooks: &mut dyn Hooks,
+    ) -> Result<Vec<Generated>> {
+        self.generate_each(prompts.len(), options, hooks, |session, index| {
+            Ok((session.add()?, prompts[index]))
+        })
+    }
+
+    /// Decodes each source from the options' [`decoder_prompt`](GenerationOptions::decoder_prompt), or from the config's start
+    /// token where there is none. Sources are encoded together.
+    ///
+    /// # Errors
+    /// As [`Session::add_sources`] and [`Session::generate`], and [`Error::NoStart`] without a start token.
+    pub fn generate_from(
+        &mut self,
+        sources: &Batch<'_>,
+        options: &GenerationOptions,
+        hooks: &mut dyn Hooks,
+    ) -> Result<Vec<Generated>> {
+        let start = self.model.config().special.decoder_start;
+        let prompt = match options.decoder_prompt.is_empty() {
+            true => vec![start.ok_or(Error::NoStart)?],
+            false => options.decoder_prompt.clone(),
+        };
+        let sequences = self.add_sources(sources)?;
+        let begin = |_: &mut Session, index: usize| Ok((sequences[index], prompt.as_slice()));
+        let result = self.generate_each(sequences.len(), options, hooks, begin);
+        // Those whose turn did not come; the others are gone already.
+        sequences.into_iter().for_each(|sequence| self.release(sequence));
+        result
+    }
+
+    /// Runs `count` requests, each begun when there is room for it.
+    fn generate_each<'p>(
+        &mut self,
+        count: usize,
+        options: &GenerationOptions,
+        hooks: &mut dyn Hooks,
+        mut begin: impl FnMut(&mut Session, usize) -> Result<(Sequence, &'p [u32])>,
+    ) -> Result<Vec<Generated>> {
+        let mut generator = self.generator()?;
+        let mut logits = vec![0.0; generator.limits().vocabulary];
+        // Which of the requests has which number.
+        let mut numbers = Vec::new();
+        let mut results: Vec<Option<Generated>> = (0..count).map(|_| None).collect();
+        let mut next = 0;
+        let outcome = loop {
+            let busy = generator.running() > 0;
+            let room = generator.limits().rows.saturating_sub(generator.reserved());
+            if next < count && (!busy || room >= options.rows()) {
+                let request = begin(self, next).and_then(|(sequence, prompt)| {
+                    let chunk = [Chunk::new(sequence, prompt)];
+                    let fed = self.extend(&chunk, Output::LastLogits, &mut logits);
+                    let prompt = Prompt::new(sequence, prompt, &logits);
+                    let added = fed.and_then(|()| generator.add(self, prompt, options, hooks));
+                    added.inspect_err(|_| self.release(sequence))
+                });
+                match request {
+                    Ok(number) => numbers.push((number, next)),
+                    Err(error) => break Err(error),
+                }
+                next += 1;
+            } else if busy {
+                if let Err(error) = generator.step(self, hooks) {
+                    break Err(error);
+                }
+            }
+            let mut failure = None;
+            numbers.retain(|&(number, index)| match generator.take(number) {
+                None => true,
+                Some(Ok(generated)) => {
+                    results[index] = Some(generated);
+                    false
+                }
+                Some(Err(error)) => {
+                    failure = Some(error);
+                    false
+                }
+            });
+            if let Some(error) = failure {
+                break Err(error);
+            }
+            if next == count && numbers.is_empty() {
+                break Ok(());
+            }
+        };
+        generator.clear(self);
+        outcome.map(|()| results.into_iter().flatten().collect())
+    }
+}
