@@ -1,5 +1,5 @@
-//! Transformers on CPUs: encoder models from Hugging Face folders, on kernels whose results have the same
-//! bits on every instruction set, with any number of threads, alone or in a batch.
+//! Transformers on CPUs: encoders, decoders and both together from Hugging Face folders, on kernels whose results
+//! have the same bits on every instruction set, with any number of threads, alone or in a batch.
 //!
 #![cfg_attr(feature = "tokenizers", doc = "```no_run")]
 #![cfg_attr(not(feature = "tokenizers"), doc = "```ignore")]
@@ -19,11 +19,13 @@
 //!
 //! | "Attention Is All You Need" | file |
 //! |---|---|
-//! | §3.1 stacks, residual sums, normalisation | `encoder.rs`, `sublayer.rs` |
-//! | §3.2 multi-head attention | `attention.rs` |
+//! | §3, figure 1: the whole, in three families | `transformer.rs` |
+//! | §3.1 stacks, residual sums, normalisation | `encoder.rs`, `decoder.rs`, `sublayer.rs` |
+//! | §3.2 multi-head attention, in its three uses | `attention.rs` |
 //! | §3.3 position-wise feed-forward networks | `feed_forward.rs` |
-//! | §3.4 embeddings and read-out | `embedding.rs`, `head.rs` |
+//! | §3.4 embeddings and read-out | `embedding.rs` |
 //! | §3.5 positions | `position.rs` |
+//! | §6.1 beam search and its kin | `generate.rs` |
 //!
 //! What comes from outside is read in `config.rs`, `weights.rs`, `checkpoint.rs`, `tokenizer.rs` and checked
 //! there: damaged or hostile files end in an [`enum@Error`] that names the place, never in a panic.
