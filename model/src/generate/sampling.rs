@@ -78,8 +78,9 @@ impl Sampling {
     }
 }
 
-/// Tokens that are ranked at first, when top-p alone says how many are needed; then eight times as many.
-const RANKED: usize = 64;
+/// Tokens that are ranked at first, when top-p alone says how many are needed; then [`MORE`] times as many.
+const RANKED: usize = 128;
+const MORE: usize = 16;
 
 /// Buffers of a draw, each with room for the vocabulary.
 #[derive(Debug)]
@@ -152,7 +153,7 @@ impl Draw {
             if self.cut_to(wanted) || ranked >= row.len() {
                 return;
             }
-            ranked *= 8;
+            ranked *= MORE;
         }
     }
 

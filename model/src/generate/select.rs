@@ -1,6 +1,6 @@
 //! The largest of a row: a vocabulary of logits holds few that matter.
 
-use std::cmp::Ordering;
+use std::cmp::Reverse;
 
 /// An element of a row and its index.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -9,9 +9,17 @@ pub(crate) struct Scored {
     pub(crate) value: f32,
 }
 
-/// The larger value first, of equal ones the lower id. The values are no NaN.
-pub(crate) fn by_rank(a: &Scored, b: &Scored) -> Ordering {
-    b.value.partial_cmp(&a.value).unwrap_or(Ordering::Equal).then(a.id.cmp(&b.id))
+impl Scored {
+    /// Sorts by rank: the larger value first, of equal ones the lower id. The value is no NaN.
+    ///
+    /// A float's bits are in order once the sign is taken out: integers are compared without a branch.
+    pub(crate) fn rank(&self) -> Reverse<u64> {
+        // −0 becomes +0, as they are equal.
+        let bits = (self.value + 0.0).to_bits();
+        let negative = (bits as i32 >> 31) as u32;
+        let ordered = bits ^ (negative | 1 << 31);
+        Reverse(u64::from(ordered) << 32 | u64::from(!self.id))
+    }
 }
 
 /// Up to here the best are kept in order as they come; beyond, a partition is cheaper.
@@ -59,10 +67,10 @@ fn partition_best(row: &[f32], k: usize, out: &mut Vec<Scored>) {
     let scored = row.iter().enumerate().map(|(i, &value)| Scored { id: i as u32, value });
     out.extend(scored.filter(|element| element.value > f32::NEG_INFINITY));
     if k < out.len() {
-        out.select_nth_unstable_by(k, by_rank);
+        out.select_nth_unstable_by_key(k, Scored::rank);
         out.truncate(k);
     }
-    out.sort_unstable_by(by_rank);
+    out.sort_unstable_by_key(Scored::rank);
 }
 
 /// The first element that is NaN or +∞: nothing can be made of such a row.
@@ -91,13 +99,22 @@ mod tests {
             let ids = 0..row.len() as u32;
             let scored = ids.zip(&row).map(|(id, &value)| Scored { id, value });
             let mut sorted: Vec<Scored> = scored.filter(|s| s.value.is_finite()).collect();
-            sorted.sort_by(by_rank);
+            sorted.sort_by(|a, b| b.value.total_cmp(&a.value).then(a.id.cmp(&b.id)));
             let mut out = Vec::new();
             for k in [0, 1, 2, 5, 127, 128, 129, 500, 5000] {
                 top_k(&row, k, &mut out);
                 assert_eq!(out, sorted[..k.min(sorted.len())], "{k} of {n}");
             }
         }
+    }
+
+    #[test]
+    fn ranks_are_those_of_the_values_and_zeros_are_equal() {
+        let values = [f32::MAX, 2.5, 1e-40, 0.0, -1e-40, -7.0, f32::MIN, f32::NEG_INFINITY];
+        let rank = |id, value| Scored { id, value }.rank();
+        assert!(values.map(|value| rank(9, value)).is_sorted_by(|a, b| a < b));
+        assert!(values.windows(2).all(|pair| rank(9, pair[0]) < rank(0, pair[1])));
+        assert!(rank(3, -0.0) < rank(4, 0.0) && rank(3, 0.0) < rank(4, -0.0));
     }
 
     #[test]

@@ -115,7 +115,7 @@ fn what_would_change_the_result_unseen_is_an_error() {
         json!({"forced_decoder_ids": [[1, 5]]}),
         json!({"a_field_of_tomorrow": 1}),
     ] {
-        let field = config.as_object().unwrap().keys().last().unwrap().clone();
+        let field = config.as_object().unwrap().keys().next_back().unwrap().clone();
         match read(config) {
             Err(Error::Unsupported { place, field: named, .. }) => {
                 assert_eq!(place, "generation_config.json");
