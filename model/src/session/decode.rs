@@ -99,11 +99,9 @@ impl Session {
     ) -> Result<()> {
         self.check_chunks(chunks)?;
         let out = self.output(chunks, output, out)?;
-        self.take_pages(chunks)?;
-        let result = self.passes(chunks, output, out, observer);
-        if result.is_err() {
-            self.forget(chunks, chunks.len());
-        }
+        // Pages are taken first and count once all is computed: an error or a panic leaves lengths as they were.
+        let result = self.reserve(chunks).and_then(|()| self.passes(chunks, output, out, observer));
+        self.settle(chunks, result.is_ok());
         result
     }
 
@@ -153,29 +151,27 @@ impl Session {
         }
     }
 
-    /// Takes pages for all chunks, or for none.
-    fn take_pages(&mut self, chunks: &[Chunk<'_>]) -> Result<()> {
+    /// Takes pages for all chunks.
+    fn reserve(&mut self, chunks: &[Chunk<'_>]) -> Result<()> {
         let d_model = self.model.config().d_model;
-        for (index, chunk) in chunks.iter().enumerate() {
-            let sequences = self.sequences.as_mut().expect("checked before");
-            let slot = sequences.slot(chunk.sequence)?;
+        let sequences = self.sequences.as_mut().expect("checked before");
+        chunks.iter().try_for_each(|chunk| {
+            let slot = chunk.sequence.index();
             let length = sequences.slots[slot].own.length() + chunk.rows(d_model);
-            if let Err(error) = sequences.grow(slot, length) {
-                self.forget(chunks, index);
-                return Err(error);
-            }
-        }
-        Ok(())
+            sequences.reserve(slot, length)
+        })
     }
 
-    /// Gives back the pages of the first `count` chunks.
-    fn forget(&mut self, chunks: &[Chunk<'_>], count: usize) {
+    /// Makes the chunks' tokens part of their sequences, or gives their pages back.
+    fn settle(&mut self, chunks: &[Chunk<'_>], computed: bool) {
         let d_model = self.model.config().d_model;
         let Some(Sequences { slots, pool, .. }) = &mut self.sequences else { return };
-        for chunk in &chunks[..count] {
+        for chunk in chunks {
             let own = &mut slots[chunk.sequence.index()].own;
-            let length = own.length() - chunk.rows(d_model);
-            own.truncate(pool, length);
+            match computed {
+                true => own.commit(own.length() + chunk.rows(d_model)),
+                false => own.truncate(pool, own.length()),
+            }
         }
     }
 
@@ -326,7 +322,7 @@ impl<'a> DecoderPass<'a> {
         let mut first = 0;
         for piece in self.pieces() {
             let slot = &slots[piece.chunk.sequence.index()];
-            let before = slot.own.length() - piece.chunk.rows(d_model);
+            let before = slot.own.length();
             let queries = first..first + piece.rows.len();
             first = queries.end;
             let keys = before + piece.rows.end;

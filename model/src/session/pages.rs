@@ -74,23 +74,25 @@ impl Pages {
         self.length
     }
 
-    /// Free pages that [`Pages::grow`] to `length` tokens takes.
-    pub(super) fn wants(&self, pool: &Pool, length: usize) -> usize {
-        pages_for(length) - self.list.len() + usize::from(self.shared_end(pool).is_some())
+    /// Free pages that [`Pages::reserve`] for tokens up to `length` takes.
+    fn wants(&self, pool: &Pool, length: usize) -> usize {
+        let new = pages_for(length).saturating_sub(self.list.len());
+        new + usize::from(self.shared_end(pool).is_some())
     }
 
-    /// The last page, when tokens are to be added to it and others have it too.
-    fn shared_end(&self, pool: &Pool) -> Option<u32> {
-        let last = *self.list.last()?;
+    /// The place of the page to which the next token is written, when it has tokens and others have it too.
+    fn shared_end(&self, pool: &Pool) -> Option<usize> {
+        let place = self.length / PAGE;
         let partial = !self.length.is_multiple_of(PAGE);
-        (partial && pool.owners[last as usize] > 1).then_some(last)
+        (partial && pool.owners[self.list[place] as usize] > 1).then_some(place)
     }
 
-    /// Takes pages for tokens up to `length`. `copy(from, to)` is called for a last page that others have too.
+    /// Takes pages for tokens up to `length`, which are there once [`Pages::commit`] says so. `copy(from, to)` is called
+    /// for a page that tokens will be written to and others have too.
     ///
     /// # Errors
     /// [`Error::CacheFull`] when too few are free; nothing has changed then.
-    pub(super) fn grow(
+    pub(super) fn reserve(
         &mut self,
         pool: &mut Pool,
         length: usize,
@@ -101,17 +103,21 @@ impl Pages {
             let tokens = wanted * PAGE;
             return Err(Error::CacheFull { tokens, free: pool.free_tokens() });
         }
-        if let Some(shared) = self.shared_end(pool) {
-            let own = pool.take().expect("counted above");
+        if let Some(place) = self.shared_end(pool) {
+            let (shared, own) = (self.list[place], pool.take().expect("counted above"));
             copy(shared, own);
             pool.give_back(shared);
-            *self.list.last_mut().expect("it is shared") = own;
+            self.list[place] = own;
         }
         while self.list.len() < pages_for(length) {
             self.list.push(pool.take().expect("counted above"));
         }
-        self.length = length;
         Ok(())
+    }
+
+    /// Tokens up to `length` are in the pages now.
+    pub(super) fn commit(&mut self, length: usize) {
+        self.length = length;
     }
 
     /// Becomes a second owner of the first `length` tokens of `other`.
@@ -135,6 +141,19 @@ impl Pages {
 mod tests {
     use super::*;
 
+    impl Pages {
+        fn take(
+            &mut self,
+            pool: &mut Pool,
+            length: usize,
+            copy: impl FnOnce(u32, u32),
+        ) -> Result<()> {
+            self.reserve(pool, length, copy)?;
+            self.commit(length);
+            Ok(())
+        }
+    }
+
     fn no_copy(from: u32, to: u32) {
         panic!("page {from} was copied to {to}");
     }
@@ -143,16 +162,20 @@ mod tests {
     fn pages_are_taken_and_given_back() {
         let mut pool = Pool::new(3).unwrap();
         let mut a = Pages::new(3 * PAGE).unwrap();
-        a.grow(&mut pool, 1, no_copy).unwrap();
-        a.grow(&mut pool, PAGE, no_copy).unwrap();
+        a.take(&mut pool, 1, no_copy).unwrap();
+        a.take(&mut pool, PAGE, no_copy).unwrap();
         assert_eq!((a.list(), a.length(), pool.free.len()), (&[0][..], PAGE, 2));
-        a.grow(&mut pool, PAGE + 1, no_copy).unwrap();
+        a.take(&mut pool, PAGE + 1, no_copy).unwrap();
         assert_eq!(a.list(), [0, 1]);
         assert!(matches!(
-            a.grow(&mut pool, 3 * PAGE + 1, no_copy),
+            a.take(&mut pool, 3 * PAGE + 1, no_copy),
             Err(Error::CacheFull { free, .. }) if free == PAGE
         ));
         assert_eq!((a.list().len(), a.length()), (2, PAGE + 1));
+        // Pages for tokens that never came are given back, or taken later.
+        a.reserve(&mut pool, 3 * PAGE, no_copy).unwrap();
+        assert_eq!((a.list().len(), a.length(), pool.free.len()), (3, PAGE + 1, 0));
+        a.take(&mut pool, PAGE + 2, no_copy).unwrap();
         a.truncate(&mut pool, 5);
         assert_eq!((a.list(), pool.free.len()), (&[0][..], 2));
         a.truncate(&mut pool, 0);
@@ -164,18 +187,18 @@ mod tests {
         let mut pool = Pool::new(8).unwrap();
         let mut a = Pages::new(3 * PAGE).unwrap();
         let mut b = Pages::new(3 * PAGE).unwrap();
-        a.grow(&mut pool, PAGE + 3, no_copy).unwrap();
+        a.take(&mut pool, PAGE + 3, no_copy).unwrap();
         b.share(&mut pool, &a, PAGE + 3);
         assert_eq!((b.list(), pool.free.len()), (a.list(), 6));
         // The first to write copies, the second has the page to itself by then.
         let mut copied = None;
-        b.grow(&mut pool, PAGE + 4, |from, to| copied = Some((from, to))).unwrap();
+        b.take(&mut pool, PAGE + 4, |from, to| copied = Some((from, to))).unwrap();
         assert_eq!((copied, a.list()[0], b.list()[0]), (Some((1, b.list()[1])), 0, 0));
-        a.grow(&mut pool, PAGE + 4, no_copy).unwrap();
+        a.take(&mut pool, PAGE + 4, no_copy).unwrap();
         // Whole pages stay shared.
         let mut c = Pages::new(3 * PAGE).unwrap();
         c.share(&mut pool, &a, PAGE);
-        c.grow(&mut pool, PAGE + 1, no_copy).unwrap();
+        c.take(&mut pool, PAGE + 1, no_copy).unwrap();
         assert_eq!(c.list()[0], 0);
         for pages in [&mut a, &mut b, &mut c] {
             pages.truncate(&mut pool, 0);

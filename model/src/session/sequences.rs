@@ -139,10 +139,10 @@ impl Sequences {
         Ok(())
     }
 
-    /// Takes pages for tokens of a sequence up to `length`. A last page that others have too is copied.
-    pub(super) fn grow(&mut self, slot: usize, length: usize) -> Result<()> {
+    /// Takes pages for tokens of a sequence up to `length`. One to be written to that others have too is copied.
+    pub(super) fn reserve(&mut self, slot: usize, length: usize) -> Result<()> {
         let Sequences { caches, pool, slots, .. } = self;
-        slots[slot].own.grow(pool, length, |from, to| {
+        slots[slot].own.reserve(pool, length, |from, to| {
             caches.iter_mut().for_each(|cache| cache.copy_page(from, to));
         })
     }
@@ -197,7 +197,8 @@ impl Session {
             added.push(sequence);
             let Sequences { slots, source_pool, .. } = &mut *sequences;
             let source = &mut slots[sequence.index()].source;
-            source.grow(source_pool, length, |_, _| unreachable!("new pages are not shared"))?;
+            source.reserve(source_pool, length, |_, _| unreachable!("new pages are not shared"))?;
+            source.commit(length);
         }
         Ok(())
     }
