@@ -1,6 +1,7 @@
-//! The f32 multiply-add rate of one core: chains in registers, nothing from memory.
+//! What the machine can do at most: multiply-adds of one core, from registers alone, and reading of memory.
 
-use headrow_kernels::Isa;
+use headrow_kernels::{Isa, Par};
+use std::hint::black_box;
 
 /// Multiply-adds per lane and chain in one call of [`burst`].
 const STEPS: usize = 20_000;
@@ -27,6 +28,29 @@ pub fn burst(isa: Isa) -> f64 {
     2.0 * STEPS as f64 * lanes as f64
 }
 
+/// Adds up `memory`, in as many pieces as there are workers: what reading it costs.
+pub fn read(par: Par<'_>, memory: &[f32]) {
+    let pieces = memory.len().div_ceil(par.threads()).max(1);
+    par.run(memory.len().div_ceil(pieces), &|piece, _| {
+        let memory = &memory[piece * pieces..memory.len().min((piece + 1) * pieces)];
+        #[cfg(target_arch = "x86_64")]
+        if Isa::Avx2.is_available() {
+            // SAFETY: as asked.
+            return unsafe { x86::read_256(memory) };
+        }
+        add_up(memory);
+    });
+}
+
+#[inline(always)]
+fn add_up(memory: &[f32]) {
+    let mut sums = [0.0f32; 64];
+    for block in memory.as_chunks::<64>().0 {
+        sums.iter_mut().zip(block).for_each(|(sum, x)| *sum += x);
+    }
+    black_box(sums);
+}
+
 fn scalar() -> usize {
     let mut sums = std::hint::black_box([1.0f32; 8]);
     let (x, y) = std::hint::black_box((0.999_f32, 0.001_f32));
@@ -39,6 +63,15 @@ fn scalar() -> usize {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
+    /// See [`super::read`].
+    ///
+    /// # Safety
+    /// Needs AVX2.
+    #[target_feature(enable = "avx2")]
+    pub(super) unsafe fn read_256(memory: &[f32]) {
+        super::add_up(memory);
+    }
+
     use super::STEPS;
     use std::arch::x86_64::*;
 

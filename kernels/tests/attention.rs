@@ -1113,13 +1113,23 @@ fn recorded_hashes_hold_on_every_instruction_set() {
         (VISIBLE | BIAS | NO_HOLES, 0x5a4e_0484_cdc6_d12e),
         (KEYS | VISIBLE | BIAS | PER_HEAD, 0x2988_f719_0864_8b50),
     ];
+    const RECORDED_BANDS: [(usize, u64); 3] = [
+        (0, 0x3dcd_4314_f764_a377),
+        (RELATIVE, 0x64df_7361_d97f_da18),
+        (BIAS | RELATIVE | VISIBLE, 0xb7bb_1e84_bed6_69e7),
+    ];
+    type Make = fn(usize, &mut Random) -> Case;
     let mut wrong = Vec::new();
     for cpu in Cpu::all() {
-        for (masks, recorded) in RECORDED {
-            let case = mixed(masks, &mut Random::new(100 + masks as u64));
-            let found = hash(&case.run(cpu, Par::SERIAL).values());
-            if found != recorded {
-                wrong.push(format!("{}, masks {masks}: {found:#018x}", cpu.isa()));
+        for (name, make, records) in
+            [("mixed", mixed as Make, &RECORDED[..]), ("banded", banded, &RECORDED_BANDS)]
+        {
+            for &(masks, recorded) in records {
+                let case = make(masks, &mut Random::new(100 + masks as u64));
+                let found = hash(&case.run(cpu, Par::SERIAL).values());
+                if found != recorded {
+                    wrong.push(format!("{}, {name}, masks {masks}: {found:#018x}", cpu.isa()));
+                }
             }
         }
     }

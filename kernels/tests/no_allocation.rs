@@ -6,10 +6,12 @@ mod support;
 
 use headrow_kernels::rows::math;
 use headrow_kernels::{
-    Activation, AttentionExtent, AttentionShape, Cancel, Cpu, Epilogue, LayerNorm, Left, LeftKind,
-    Lookup, Mask, Mat, MatMut, PackedB, Par, PerHead, Right, RightKind, RmsNorm, Rope, RopeLayout,
-    Scratch, Segment, Visible, Write, activate, add_layer_norm, attention, attention_scratch,
-    embed, gate, gemm, gemm_scratch, log_softmax, masked_softmax, rms_norm, rope, softmax,
+    Activation, AttentionExtent, AttentionOutput, AttentionShape, CachedSegment, Cancel, Cpu,
+    Epilogue, KvCache, LayerNorm, Left, LeftKind, Lookup, Maps, Mask, Mat, MatMut, PackedB, Par,
+    PerHead, Relative, Right, RightKind, RmsNorm, Rope, RopeLayout, Scratch, Segment, Visible,
+    Write, activate, add_layer_norm, attention, attention_cached, attention_cached_scratch,
+    attention_scratch, embed, gate, gemm, gemm_scratch, log_softmax, masked_softmax, rms_norm,
+    rope, softmax,
 };
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -58,6 +60,7 @@ fn operations(cpu: Cpu) -> Vec<Operation> {
     let mut all = Vec::new();
     gemms(cpu, &mut all);
     attentions(cpu, &mut all);
+    cached_attentions(cpu, &mut all);
     rows(cpu, &mut all);
     all
 }
@@ -163,6 +166,34 @@ fn attentions(cpu: Cpu, all: &mut Vec<Operation>) {
             attention(cpu, Par::SERIAL, &shape, q, k, v, &segments, &mask, out, &mut stack);
         };
         all.push((format!("attention, masked: {masked}"), Box::new(run)));
+    }
+}
+
+fn cached_attentions(cpu: Cpu, all: &mut Vec<Operation>) {
+    let shape = AttentionShape::new(4, 2, 9, 20).with_softcap(2.0);
+    let pages: Vec<u32> = (0..8).rev().collect();
+    let (t, s) = (34, 300);
+    for (queries, window) in [(t, 70), (1, 9)] {
+        let mut rng = Random::new(4);
+        let (q, k, v) = (rng.vec(t * 36), rng.vec(s * 18), rng.vec(s * 40));
+        let (table, mut out, mut maps) =
+            (rng.vec(4 * 601), vec![0.0; t * 80], vec![0.0; t * 2 * s]);
+        let mut cache = KvCache::try_new(cpu, 2, 9, 20, 8).unwrap();
+        let extent = AttentionExtent { queries, keys: s };
+        let mut scratch = Scratch::new(attention_cached_scratch(cpu, 1, &shape, extent));
+        let pages = pages.clone();
+        let run = move || {
+            cache.write(Par::SERIAL, &pages, 0, Mat::new(&k, s, 18), Mat::new(&v, s, 40));
+            cache.copy_page(7, 0);
+            let segment = CachedSegment::causal(0..queries, &pages, s).with_window(window);
+            let relative = Relative { table: Mat::new(&table, 4, 601), zero: 300 };
+            let mask = Mask { relative: Some(relative), ..Mask::default() };
+            let maps = Maps { heads: &[0, 3], out: MatMut::new(&mut maps, 2 * t, s) };
+            let to = AttentionOutput::from(MatMut::new(&mut out, t, 80)).with_maps(maps);
+            let (q, segments, mut stack) = (Mat::new(&q, t, 36), [segment], scratch.stack());
+            attention_cached(cpu, Par::SERIAL, &shape, q, &cache, &segments, &mask, to, &mut stack);
+        };
+        all.push((format!("attention over a cache, {queries} queries"), Box::new(run)));
     }
 }
 

@@ -102,6 +102,9 @@ pub(super) fn run(call: &Call<'_>, par: Par<'_>, blocking: &Blocking, stack: &mu
     let kv_heads = call.shape.kv_heads;
     let items_of = |s: &Sequence<'_>| kv_heads * s.count().div_ceil(blocking.queries);
     let items = source.iter().map(|s| items_of(&s)).sum();
+    // In a batch of equals, such as one query each, an item's sequence need not be searched for.
+    let each = source.iter().next().map_or(0, |first| items_of(&first));
+    let equal = each > 0 && source.iter().all(|s| items_of(&s) == each);
     let extent = source.extent();
     let rows = blocking.rows.min(most_rows(call.shape, extent));
     let width = source.width(rows);
@@ -112,12 +115,16 @@ pub(super) fn run(call: &Call<'_>, par: Par<'_>, blocking: &Blocking, stack: &mu
         Source::Cache { .. } => Need::NONE,
     };
     par.run_with(items, panels.and(block), stack, &|mut item, stack| {
-        let mut sequences = source.iter();
-        let mut sequence = sequences.next().expect("an item of some sequence");
-        while item >= items_of(&sequence) {
-            item -= items_of(&sequence);
-            sequence = sequences.next().expect("an item of some sequence");
+        let mut place = 0;
+        if equal {
+            (place, item) = (item / each, item % each);
+        } else {
+            while item >= items_of(&source.get(place)) {
+                item -= items_of(&source.get(place));
+                place += 1;
+            }
         }
+        let sequence = source.get(place);
         // The last queries first: under a causal mask they have most to do.
         let chunks = items_of(&sequence) / kv_heads;
         let first = (chunks - 1 - item / kv_heads) * blocking.queries;
