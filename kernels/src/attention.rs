@@ -3,9 +3,9 @@
 //! ("Attention Is All You Need", §3.2.1 equation 1, for all heads of §3.2.2 at once.)
 //!
 //! A worker takes some queries of a sequence with all heads of a group and packs the group's keys (and, when
-//! they are met often enough, its values) into panels. Then, block of queries by block: whole rows of scores from
-//! the GEMM kernel, block × s of them; per row the scale, the bias, the true maximum, the exponentials and
-//! their sum in 32 lanes; the weighted values, unnormalised, as one chain of multiply-adds per
+//! they are met often enough, its values) into panels; in a [`KvCache`] they lie ready. Then, block of queries by
+//! block: whole rows of scores from the GEMM kernel, block × s of them; per row the scale, the cap, the bias, the true
+//! maximum, the exponentials and their sum in 32 lanes; the weighted values, unnormalised, as one chain of multiply-adds per
 //! element in the order of the keys; one division. No block size, and no split of the work, is part of that
 //! definition, so none shows in the bits.
 //!
