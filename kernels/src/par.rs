@@ -327,11 +327,6 @@ impl<'a> Par<'a> {
         self.cancel.is_some_and(Cancel::is_cancelled)
     }
 
-    /// Whether work must be cut into pieces, to share them out or to stop between them.
-    pub(crate) fn wants_chunks(self) -> bool {
-        self.threads > 1 || self.cancel.is_some()
-    }
-
     /// The flag that is asked, if any.
     pub(crate) fn cancel(self) -> Option<&'a Cancel> {
         self.cancel

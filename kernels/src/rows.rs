@@ -22,13 +22,18 @@ use crate::view::MatMut;
 /// Elements that one core handles in about the time of handing work to another: less stays on the caller.
 const GRAIN: usize = 1 << 13;
 
-/// Rows of `cols` elements that make a chunk worth handing out; all of them when nobody asks for chunks.
-fn rows_per_chunk(par: Par<'_>, rows: usize, cols: usize) -> usize {
-    if par.wants_chunks() { GRAIN.div_ceil(cols.max(1)) } else { rows }
+/// Rows of `cols` elements that make a chunk worth handing out, where there are chunks to be made: for several
+/// workers, or to ask a flag between them. `None` when the caller should do all `rows` at once.
+fn rows_per_chunk(par: Par<'_>, rows: usize, cols: usize) -> Option<usize> {
+    let grain = GRAIN.div_ceil(cols.max(1));
+    let several = par.threads() > 1 && rows > grain;
+    (several || par.cancel().is_some()).then_some(grain)
 }
 
 /// `work(first_row, block)` over the rows of `x`, shared out when there is enough of it.
 pub(crate) fn for_rows(par: Par<'_>, x: MatMut<'_>, work: &(dyn Fn(usize, MatMut<'_>) + Sync)) {
-    let grain = rows_per_chunk(par, x.rows(), x.cols());
-    par.for_rows(x, grain, work);
+    match rows_per_chunk(par, x.rows(), x.cols()) {
+        None => work(0, x),
+        Some(grain) => par.for_rows(x, grain, work),
+    }
 }

@@ -155,15 +155,15 @@ fn run(
         "ε = {} is not positive and finite",
         norm.epsilon
     );
-    let grain = rows_per_chunk(par, rows, cols);
     let kernel = cpu.table.rows.norm;
-    match sum {
-        None => par.for_rows(out, grain, &|first, out| {
+    match (rows_per_chunk(par, rows, cols), sum) {
+        (None, sum) => kernel(&norm, x, residual, sum, out),
+        (Some(grain), None) => par.for_rows(out, grain, &|first, out| {
             let rows = first..first + out.rows();
             let residual = residual.map(|residual| residual.rows_range(rows.clone()));
             kernel(&norm, x.rows_range(rows), residual, None, out);
         }),
-        Some(sum) => par.for_rows_of_two(sum, out, grain, &|first, sum, out| {
+        (Some(grain), Some(sum)) => par.for_rows_of_two(sum, out, grain, &|first, sum, out| {
             let rows = first..first + out.rows();
             let residual = residual.map(|residual| residual.rows_range(rows.clone()));
             kernel(&norm, x.rows_range(rows), residual, Some(sum), out);
