@@ -64,7 +64,10 @@ impl<'a, S> Prompt<'a, S> {
 #[derive(Debug)]
 pub struct Generator<S> {
     limits: Limits,
-    requests: Vec<Option<Request<S>>>,
+    /// In the order they came; their numbers ascend.
+    requests: Vec<Request<S>>,
+    /// The number of the next request.
+    next: usize,
     work: Work,
     /// `rows × vocabulary`.
     logits: Vec<f32>,
@@ -79,6 +82,7 @@ pub struct Generator<S> {
 
 #[derive(Debug)]
 struct Request<S> {
+    number: usize,
     options: GenerationOptions,
     stops: StopStrings,
     span: Span,
@@ -113,7 +117,8 @@ impl<S: Copy> Generator<S> {
         tokens.try_reserve_exact(rows).map_err(|_| refused())?;
         let work = Work::try_new(cpu, vocabulary).ok_or_else(refused)?;
         let requests = Vec::new();
-        Ok(Generator { limits, requests, work, logits, raw, sequences, tokens, broken: false })
+        let (next, broken) = (0, false);
+        Ok(Generator { limits, requests, next, work, logits, raw, sequences, tokens, broken })
     }
 
     /// What it has room for.
@@ -123,16 +128,16 @@ impl<S: Copy> Generator<S> {
 
     /// Requests that are not over.
     pub fn running(&self) -> usize {
-        self.requests.iter().flatten().filter(|request| request.rows() > 0).count()
+        self.requests.iter().filter(|request| request.rows() > 0).count()
     }
 
     /// Live sequences that its requests may come to have, of [`Limits::rows`].
     pub fn reserved(&self) -> usize {
-        self.requests.iter().flatten().map(Request::reserved).sum()
+        self.requests.iter().map(Request::reserved).sum()
     }
 
-    /// Adds a request and chooses its first token, so that one step later the model is asked again. From now on the
-    /// generator owns the sequence and releases it when the request is over.
+    /// Adds a request, chooses its first token from the logits, and returns its number: requests are counted from
+    /// 0. From now on the generator owns the sequence and releases it when the request is over.
     ///
     /// What goes wrong in the choice itself is the request's result.
     ///
@@ -156,27 +161,25 @@ impl<S: Copy> Generator<S> {
         assert_eq!(logits.len(), vocabulary, "logits of a vocabulary of another size");
         self.check_whole()?;
         options.check(vocabulary)?;
-        let index = self.requests.iter().position(Option::is_none).unwrap_or(self.requests.len());
-        let span = options.span(index, tokens.len(), self.limits.tokens)?;
+        let number = self.next;
+        let span = options.span(number, tokens.len(), self.limits.tokens)?;
         self.check_room(options)?;
-        if !options.stop_strings.is_empty() && hooks.detokenizer(index).is_none() {
+        if !options.stop_strings.is_empty() && hooks.detokenizer(number).is_none() {
             return Err(refused("stop_strings", "there is no detokenizer to find them"));
         }
-        let request = self.start(index, sequence, tokens, options, span, hooks)?;
-        match self.requests.get_mut(index) {
-            Some(slot) => *slot = Some(request),
-            None => self.requests.push(Some(request)),
-        }
+        let request = self.start(number, sequence, tokens, options, span, hooks)?;
+        self.requests.push(request);
+        self.next += 1;
         self.logits[..vocabulary].copy_from_slice(logits);
         self.broken = true;
-        self.advance(index, model, hooks, 0);
+        self.advance(self.requests.len() - 1, model, hooks, 0);
         self.broken = false;
-        Ok(index)
+        Ok(number)
     }
 
     fn start(
         &mut self,
-        request: usize,
+        number: usize,
         sequence: S,
         prompt: &[u32],
         options: &GenerationOptions,
@@ -188,8 +191,8 @@ impl<S: Copy> Generator<S> {
         self.work.top.reserve(options.log_probabilities.min(vocabulary));
         let (options, stops) = (options.clone(), StopStrings::new(&options.stop_strings));
         let state = State::Over(Err(Error::Unfinished));
-        let mut started = Request { options, stops, span, state };
-        let (mut turn, state) = started.turn(request, &mut self.work, hooks);
+        let mut started = Request { number, options, stops, span, state };
+        let (mut turn, state) = started.turn(&mut self.work, hooks);
         *state = match turn.options.strategy {
             Strategy::Beam(beam) => {
                 State::Beam(Search::start(&turn, vocabulary, beam, sequence, prompt)?)
@@ -213,7 +216,7 @@ impl<S: Copy> Generator<S> {
         self.check_whole()?;
         self.sequences.clear();
         self.tokens.clear();
-        for request in self.requests.iter().flatten() {
+        for request in self.requests.iter() {
             request.feed(&mut self.sequences, &mut self.tokens);
         }
         if self.sequences.is_empty() {
@@ -243,17 +246,17 @@ impl<S: Copy> Generator<S> {
         Ok(())
     }
 
-    /// The result of a request that is over, whose number is free then. `None` when it is running or there
+    /// The result of a request that is over; the generator forgets it then. `None` when it is running or there
     /// is no such request.
     ///
     /// Its errors: [`Error::InvalidLogit`] for a NaN or +∞, [`Error::NoToken`] when nothing may follow, and what
     /// the model said to a fork.
     pub fn take(&mut self, request: usize) -> Option<Result<Generated>> {
-        let slot = self.requests.get_mut(request)?;
-        slot.take_if(|request| request.rows() == 0).and_then(|request| match request.state {
+        let at = self.position(request).filter(|&at| self.requests[at].rows() == 0)?;
+        match self.requests.remove(at).state {
             State::Over(result) => Some(result),
             _ => None,
-        })
+        }
     }
 
     /// Ends a request where it is, as a break of [`Hooks::progress`] does. Nothing happens to one that is over.
@@ -263,18 +266,22 @@ impl<S: Copy> Generator<S> {
         request: usize,
         hooks: &mut dyn Hooks,
     ) {
-        if let Some(stopped) = self.requests.get_mut(request).and_then(Option::as_mut) {
-            let (mut turn, state) = stopped.turn(request, &mut self.work, hooks);
+        if let Some(at) = self.position(request) {
+            let (mut turn, state) = self.requests[at].turn(&mut self.work, hooks);
             state.end(&mut turn, model, Finish::Interrupted);
         }
     }
 
-    /// Drops all requests, whatever has become of them, and releases their sequences.
+    /// Drops all requests, whatever has become of them, and releases their sequences. Numbers begin at 0 again.
     pub fn clear<M: StepModel<Sequence = S>>(&mut self, model: &mut M) {
-        for request in self.requests.drain(..).flatten() {
+        for request in self.requests.drain(..) {
             request.state.release(model);
         }
-        self.broken = false;
+        (self.next, self.broken) = (0, false);
+    }
+
+    fn position(&self, number: usize) -> Option<usize> {
+        self.requests.iter().position(|request| request.number == number)
     }
 
     fn check_whole(&self) -> Result<()> {
@@ -298,16 +305,16 @@ impl<S: Copy> Generator<S> {
         hooks: &mut dyn Hooks,
         first_row: usize,
     ) -> usize {
-        let Some(request) = &mut self.requests[index] else { return 0 };
+        let request = &mut self.requests[index];
         let (rows, vocabulary) = (request.rows(), self.limits.vocabulary);
         if rows == 0 {
             return 0;
         }
         let logits = &mut self.logits[first_row * vocabulary..][..rows * vocabulary];
-        let (mut turn, state) = request.turn(index, &mut self.work, hooks);
+        let (mut turn, state) = request.turn(&mut self.work, hooks);
         match state.advance(&mut turn, model, logits, &mut self.raw) {
             Ok(finish) => {
-                let watched = match state.progress(index, finish) {
+                let watched = match state.progress(turn.request, finish) {
                     Some(progress) => turn.hooks.progress(&progress),
                     None => ControlFlow::Continue(()),
                 };
@@ -355,12 +362,11 @@ impl<S: Copy> Request<S> {
 
     fn turn<'a>(
         &'a mut self,
-        request: usize,
         work: &'a mut Work,
         hooks: &'a mut dyn Hooks,
     ) -> (Turn<'a>, &'a mut State<S>) {
-        let Request { options, stops, span, state } = self;
-        (Turn { request, options, span: *span, stops, work, hooks }, state)
+        let Request { number, options, stops, span, state } = self;
+        (Turn { request: *number, options, span: *span, stops, work, hooks }, state)
     }
 }
 

@@ -95,7 +95,7 @@ fn every_instruction_set_gives_the_same_bits() {
 }
 
 #[test]
-fn numbers_of_requests_that_were_taken_are_used_again() {
+fn requests_are_numbered_as_they_come() {
     let mut toy = Toy::new(24, 1, &[1]);
     let mut generator = Generator::new(Limits::new(24, 4, 64)).unwrap();
     let options = GenerationOptions::default().with_max_new_tokens(2usize);
@@ -108,7 +108,10 @@ fn numbers_of_requests_that_were_taken_are_used_again() {
     assert!(generator.take(0).unwrap().is_ok());
     assert!(generator.take(0).is_none(), "it was taken");
     assert!(generator.take(7).is_none(), "there is none");
-    assert_eq!([add(&mut toy, &mut generator), add(&mut toy, &mut generator)], [0, 2]);
+    assert_eq!([add(&mut toy, &mut generator), add(&mut toy, &mut generator)], [2, 3]);
+    assert!(generator.take(0).is_none(), "numbers are not used again");
+    generator.clear(&mut toy);
+    assert_eq!(add(&mut toy, &mut generator), 0, "until all are cleared");
     generator.clear(&mut toy);
     assert_eq!((generator.running(), toy.live()), (0, 0));
 }
