@@ -202,13 +202,30 @@ impl KvCache {
 
 /// Writes keys into a panel, the first one as its column `first`.
 fn write_keys(cpu: Cpu, keys: Mat<'_>, first: usize, panel: &mut [f32]) {
-    let nr = cpu.table.gemm.nr;
-    if keys.rows() == nr {
+    /// Features that are turned at a time, for up to a page of keys.
+    const DEPTH: usize = 32;
+    /// So few keys are written one by one sooner.
+    const FEW: usize = 4;
+    let (rows, nr) = (keys.rows(), cpu.table.gemm.nr);
+    if rows == nr {
         return pack_keys(cpu, keys, panel);
     }
-    for j in 0..keys.rows() {
-        for (column, &x) in panel.chunks_exact_mut(nr).zip(keys.row(j)) {
-            column[first + j] = x;
+    if rows < FEW {
+        for j in 0..rows {
+            for (column, &x) in panel.chunks_exact_mut(nr).zip(keys.row(j)) {
+                column[first + j] = x;
+            }
+        }
+        return;
+    }
+    // Packing fills a panel's last columns, where other tokens are: not in place.
+    let mut turned = [0.0; DEPTH * PAGE];
+    for (start, to) in (0..keys.cols()).step_by(DEPTH).zip(panel.chunks_mut(DEPTH * nr)) {
+        let features = start..keys.cols().min(start + DEPTH);
+        let turned = &mut turned[..features.len() * nr];
+        pack_keys(cpu, keys.columns(features), turned);
+        for (to, from) in to.chunks_exact_mut(nr).zip(turned.chunks_exact(nr)) {
+            to[first..first + rows].copy_from_slice(&from[..rows]);
         }
     }
 }

@@ -139,6 +139,11 @@ impl Query<'_> {
     }
 }
 
+/// Whether some entry is −∞; looks at all of them, a register at a time.
+fn hides(bias: &[f32]) -> bool {
+    bias.iter().fold(false, |hides, &b| hides | (b == f32::NEG_INFINITY))
+}
+
 impl<'a> Mask<'a> {
     /// Whether nothing but the reach hides keys.
     pub(super) fn is_none(&self) -> bool {
@@ -197,6 +202,14 @@ impl<'a> Mask<'a> {
         end: usize,
         visible: &mut [u8],
     ) -> Seen {
+        let bias = self.bias.map(|bias| &query.entries(bias)[first..end]);
+        let relative = self.relative.as_ref().map(|r| &query.relative(r, first)[..end - first]);
+        let biases = [bias, relative];
+        // Most biases hide nothing, and then there is nothing to mark.
+        let open = self.keys.is_none() && self.visible.is_none();
+        if open && !biases.iter().flatten().any(|bias| hides(bias)) {
+            return [first, end, end - first];
+        }
         let visible = &mut visible[first..end];
         match self.keys(query) {
             Some(keys) => {
@@ -207,15 +220,9 @@ impl<'a> Mask<'a> {
         if let Some(mask) = self.visible(query) {
             visible.iter_mut().zip(&mask[first..]).for_each(|(v, &key)| *v &= u8::from(key));
         }
-        let mut see = |bias: &[f32]| {
+        for bias in biases.into_iter().flatten() {
             let sees = |&b: &f32| u8::from(b != f32::NEG_INFINITY);
             visible.iter_mut().zip(bias).for_each(|(v, b)| *v &= sees(b));
-        };
-        if let Some(bias) = self.bias {
-            see(&query.entries(bias)[first..]);
-        }
-        if let Some(relative) = &self.relative {
-            see(query.relative(relative, first));
         }
         match visible.iter().position(|&v| v != 0) {
             Some(low) => {
