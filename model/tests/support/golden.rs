@@ -1,14 +1,38 @@
 //! Compares a folder with what a reference implementation recorded for it.
+//!
+//! What a record has tells what it is of: `pixel_values` of a model of images, `decoder_input_ids` of an
+//! encoder–decoder, and so on. Whatever is in it and was not asked for is listed.
 #![allow(dead_code, reason = "each test target uses a part")]
 
-use headrow::{Batch, Head, Mat, Model, SentenceEncoder, Session, SessionOptions, Side};
-use safetensors::{Dtype, SafeTensors};
+#[path = "golden/clips.rs"]
+mod clips;
+#[path = "golden/comparison.rs"]
+mod comparison;
+#[path = "golden/decoder.rs"]
+mod decoder;
+#[path = "golden/encoder.rs"]
+mod encoder;
+#[path = "golden/generation.rs"]
+mod generation;
+#[path = "golden/prompts.rs"]
+mod prompts;
+#[path = "golden/record.rs"]
+mod record;
+#[path = "golden/seen.rs"]
+mod seen;
+#[path = "golden/spellings.rs"]
+mod spellings;
+#[path = "golden/translator.rs"]
+mod translator;
+#[path = "golden/vectors.rs"]
+mod vectors;
+
+pub(crate) use comparison::Comparison;
+use headrow::{Config, Error, Model, Session, SessionOptions};
+use record::{Record, json, read};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// Largest error allowed, relative to the largest recorded value.
-const TOLERANCE: f64 = 2e-5;
 
 /// What became of a folder.
 pub(crate) enum Outcome {
@@ -49,32 +73,14 @@ pub(crate) fn run_all(dir: &Path) -> usize {
     failed
 }
 
-/// Compares one folder, unless its kind of model comes later.
+/// Compares one folder, unless this library has no such models.
 pub(crate) fn run(folder: &Path) -> Outcome {
-    let model_type = match json(&folder.join("config.json")) {
-        Ok(config) => config["model_type"].as_str().unwrap_or("unnamed").to_owned(),
-        Err(why) => return Outcome::Fail(why),
-    };
-    match model_type.as_str() {
-        "bert" | "roberta" | "xlm-roberta" | "camembert" | "distilbert" => {}
-        "albert" | "vit" => return Outcome::Skip("later: other encoders".to_owned()),
-        "gpt2"
-        | "gpt_neox"
-        | "opt"
-        | "llama"
-        | "mistral"
-        | "qwen2"
-        | "t5"
-        | "marian"
-        | "bart"
-        | "mbart"
-        | "m2m_100"
-        | "opennmt-transformer"
-        | "whisper"
-        | "torch.nn.Transformer" => {
-            return Outcome::Skip("later: decoders".to_owned());
+    match Config::from_file(folder.join("config.json")) {
+        Ok(_) => {}
+        Err(Error::Unsupported { field, value, .. }) if field == "model_type" => {
+            return Outcome::Skip(format!("model_type {value} is not one this library has"));
         }
-        other => return Outcome::Skip(format!("model_type {other} is not one this library has")),
+        Err(error) => return Outcome::Fail(error.to_string()),
     }
     let weights = ["model.safetensors", "model.safetensors.index.json"];
     if !weights.iter().any(|name| folder.join(name).exists()) {
@@ -83,133 +89,25 @@ pub(crate) fn run(folder: &Path) -> Outcome {
     let mut comparison = Comparison::default();
     let result = Model::from_dir(folder)
         .map_err(|error| error.to_string())
-        .and_then(|model| compare_model(&Arc::new(model), folder, &mut comparison))
-        .and_then(|()| compare_sentences(folder, &mut comparison));
+        .and_then(|model| compare_model(&Arc::new(model), folder, &mut comparison));
     match result {
         Err(why) => Outcome::Fail(why),
         Ok(()) if !comparison.failures.is_empty() => Outcome::Fail(comparison.failures.join("; ")),
-        Ok(()) if comparison.compared == 0 => Outcome::Fail("nothing to compare".to_owned()),
+        Ok(()) if comparison.is_empty() => Outcome::Fail("nothing to compare".to_owned()),
         Ok(()) => Outcome::Ok(comparison.note()),
     }
 }
 
-/// What was compared so far.
-#[derive(Default)]
-pub(crate) struct Comparison {
-    compared: usize,
-    worst: f64,
-    worst_name: String,
-    pub(crate) failures: Vec<String>,
-    /// Recorded, and not computed by this library.
-    left: Vec<String>,
+/// A model beside what was recorded of it.
+pub(crate) struct Case<'a> {
+    folder: &'a Path,
+    model: &'a Arc<Model>,
+    record: Record<'a>,
+    /// `golden.json`.
+    golden: Value,
 }
 
-impl Comparison {
-    /// Compares with an error relative to the largest expected value.
-    fn relative(&mut self, name: &str, actual: &[f32], expected: &[f32]) {
-        let largest = expected.iter().fold(0.0f64, |max, &x| max.max(f64::from(x).abs()));
-        self.scaled(name, actual, expected, largest.max(f64::MIN_POSITIVE));
-    }
-
-    fn scaled(&mut self, name: &str, actual: &[f32], expected: &[f32], unit: f64) {
-        self.compared += 1;
-        if actual.len() != expected.len() {
-            let why = format!("{name}: {} values, expected {}", actual.len(), expected.len());
-            return self.failures.push(why);
-        }
-        let errors =
-            actual.iter().zip(expected).map(|(&a, &e)| (f64::from(a) - f64::from(e)).abs());
-        // NaN must count as the largest error, which `max` alone would drop.
-        let error = errors.fold(0.0, |max: f64, e| if e <= max { max } else { e }) / unit;
-        if error > self.worst || error.is_nan() {
-            self.worst = error;
-            self.worst_name = name.to_owned();
-        }
-        if error.is_nan() || error > TOLERANCE {
-            self.failures.push(format!("{name}: error {error:.1e}"));
-        }
-    }
-
-    fn require(&mut self, holds: bool, why: impl FnOnce() -> String) {
-        if !holds {
-            self.failures.push(why());
-        }
-    }
-
-    fn note(&self) -> String {
-        let Comparison { compared, worst, worst_name, left, .. } = self;
-        let mut note = format!("{compared} tensors, largest error {worst:.1e} in {worst_name}");
-        if !left.is_empty() {
-            note += &format!("; not compared: {}", left.join(", "));
-        }
-        note
-    }
-}
-
-/// The sequences of a recorded batch without their padding.
-struct Sequences {
-    ids: Vec<u32>,
-    token_types: Option<Vec<u32>>,
-    lengths: Vec<usize>,
-    /// Tokens of a padded row.
-    padded: usize,
-}
-
-impl Sequences {
-    fn read(record: &Record<'_>) -> Result<Sequences, String> {
-        let (shape, ids) = record.integers("input_ids")?;
-        let &[rows, padded] = &shape[..] else {
-            return Err(format!("input_ids of shape {shape:?}"));
-        };
-        let mask = match record.has("attention_mask") {
-            true => record.integers("attention_mask")?.1,
-            false => vec![1; rows * padded],
-        };
-        let types = match record.has("token_type_ids") {
-            true => Some(record.integers("token_type_ids")?.1),
-            false => None,
-        };
-        let mut lengths = Vec::new();
-        for row in mask.chunks(padded.max(1)) {
-            let length = row.iter().take_while(|&&bit| bit != 0).count();
-            if row[length..].iter().any(|&bit| bit != 0) {
-                return Err("an attention_mask with real tokens behind padding".to_owned());
-            }
-            lengths.push(length);
-        }
-        let mut sequences = Sequences { ids: Vec::new(), token_types: None, lengths, padded };
-        sequences.ids = sequences.real(&ids, 1);
-        sequences.token_types = types.map(|types| sequences.real(&types, 1));
-        Ok(sequences)
-    }
-
-    /// The rows of real tokens of a `batch × padded × width` tensor.
-    fn real<T: Copy>(&self, values: &[T], width: usize) -> Vec<T> {
-        let rows = values.chunks(self.padded * width).zip(&self.lengths);
-        rows.flat_map(|(row, length)| row[..length * width].iter().copied()).collect()
-    }
-
-    fn batch(&self) -> Batch<'_> {
-        let batch = Batch::ragged(&self.ids, &self.lengths);
-        match &self.token_types {
-            Some(types) => batch.with_token_types(types),
-            None => batch,
-        }
-    }
-
-    /// Sequence `index` by itself.
-    fn single(&self, index: usize) -> Batch<'_> {
-        let start: usize = self.lengths[..index].iter().sum();
-        let range = start..start + self.lengths[index];
-        let batch = Batch::one(&self.ids[range.clone()]);
-        match &self.token_types {
-            Some(types) => batch.with_token_types(&types[range]),
-            None => batch,
-        }
-    }
-}
-
-/// Hidden states of every layer, heads, and the sequences alone.
+/// Compares all that the folder's record has and the library computes.
 pub(crate) fn compare_model(
     model: &Arc<Model>,
     folder: &Path,
@@ -217,216 +115,48 @@ pub(crate) fn compare_model(
 ) -> Result<(), String> {
     let bytes = read(&folder.join("golden.safetensors"))?;
     let record = Record::open(&bytes)?;
-    let sequences = Sequences::read(&record)?;
-    let mut run = Run::new(model, &sequences)?;
-    for name in record.names() {
-        let parts: Vec<&str> = name.split('.').collect();
-        match parts[..] {
-            ["input_ids" | "attention_mask" | "token_type_ids"] => {}
-            // The sentences' part.
-            ["embedding" | "cosine"] => {}
-            ["hidden_states", layer] => {
-                let layer: usize = layer.parse().map_err(|_| format!("{name}: no layer"))?;
-                let expected = sequences.real(&record.floats(name)?.1, model.config().d_model);
-                let actual = run.states.get(layer).cloned().unwrap_or_default();
-                comparison.relative(name, &actual, &expected);
-            }
-            ["last_hidden_state"] => {
-                let expected = sequences.real(&record.floats(name)?.1, model.config().d_model);
-                comparison.relative(name, run.states.last().unwrap(), &expected);
-            }
-            [single, "last"] if single.starts_with("single") => {
-                let index = single["single".len()..].parse::<usize>().ok();
-                let index = index.filter(|&index| index < sequences.lengths.len());
-                let index = index.ok_or_else(|| format!("{name}: no such sequence"))?;
-                let actual = run.alone(&sequences, index)?;
-                comparison.relative(name, &actual, &record.floats(name)?.1);
-                let start: usize = sequences.lengths[..index].iter().sum();
-                let start = start * model.config().d_model;
-                let in_batch = &run.states.last().unwrap()[start..start + actual.len()];
-                comparison.require(same_bits(&actual, in_batch), || {
-                    format!("{name}: other bits alone than in the batch")
-                });
-            }
-            ["pooler_output"] => run.head(name, Head::Pooler, &record, &sequences, comparison)?,
-            ["prediction_logits"] => {
-                run.head(name, Head::MaskedLm, &record, &sequences, comparison)?;
-            }
-            ["seq_relationship_logits"] => {
-                run.head(name, Head::NextSentence, &record, &sequences, comparison)?;
-            }
-            ["logits"] => {
-                let per_token = record.floats(name)?.0.len() == 3;
-                let head = match per_token {
-                    true if model.has(Head::MaskedLm) => Head::MaskedLm,
-                    true => Head::TokenTagger,
-                    false if model.has(Head::SequenceClassifier) => Head::SequenceClassifier,
-                    false => Head::NextSentence,
-                };
-                run.head(name, head, &record, &sequences, comparison)?;
-            }
-            _ => comparison.left.push(name.to_owned()),
-        }
-    }
-    Ok(())
-}
-
-/// One model over one recorded batch.
-struct Run {
-    session: Session,
-    /// z₀ … z_N of the whole batch.
-    states: Vec<Vec<f32>>,
-}
-
-impl Run {
-    fn new(model: &Arc<Model>, sequences: &Sequences) -> Result<Run, String> {
-        let options = SessionOptions::default()
-            .with_max_tokens(sequences.ids.len())
-            .with_max_sequences(sequences.lengths.len());
-        let mut session = Session::new(model, &options).map_err(|error| error.to_string())?;
-        let mut states: Vec<Vec<f32>> = Vec::new();
-        let mut hidden = vec![0.0; sequences.ids.len() * model.config().d_model];
-        session
-            .encode_observed(
-                &sequences.batch(),
-                &mut hidden,
-                &mut |_: Side, layer, state: Mat<'_>| {
-                    assert_eq!(layer, states.len());
-                    states.push((0..state.rows()).flat_map(|i| state.row(i)).copied().collect());
-                },
-            )
-            .map_err(|error| error.to_string())?;
-        Ok(Run { session, states })
-    }
-
-    /// The last hidden states of one sequence by itself.
-    fn alone(&mut self, sequences: &Sequences, index: usize) -> Result<Vec<f32>, String> {
-        let d_model = self.session.model().config().d_model;
-        let mut hidden = vec![0.0; sequences.lengths[index] * d_model];
-        let batch = sequences.single(index);
-        self.session.encode(&batch, &mut hidden).map_err(|error| error.to_string())?;
-        Ok(hidden)
-    }
-
-    fn head(
-        &mut self,
-        name: &str,
-        head: Head,
-        record: &Record<'_>,
-        sequences: &Sequences,
-        comparison: &mut Comparison,
-    ) -> Result<(), String> {
-        let (shape, expected) = record.floats(name)?;
-        let (tokens, count) = (sequences.ids.len(), sequences.lengths.len());
-        let shape_of = self.session.model().output_shape(head, tokens, count);
-        let (rows, cols) = shape_of.map_err(|error| format!("{name}: {error}"))?;
-        let expected = match shape.len() {
-            3 => sequences.real(&expected, shape[2]),
-            _ => expected,
-        };
-        let mut actual = vec![0.0; rows * cols];
-        let result = self.session.predict(&sequences.batch(), head, &mut actual);
-        result.map_err(|error| format!("{name}: {error}"))?;
-        comparison.relative(name, &actual, &expected);
-        Ok(())
-    }
-}
-
-/// Recorded sentences with their vectors: from text to vector and all between.
-fn compare_sentences(folder: &Path, comparison: &mut Comparison) -> Result<(), String> {
     let golden = json(&folder.join("golden.json"))?;
-    let Some(sentences) = golden["sentences"].as_array() else { return Ok(()) };
-    let sentences: Vec<&str> = sentences.iter().filter_map(Value::as_str).collect();
-    let bytes = read(&folder.join("golden.safetensors"))?;
-    let record = Record::open(&bytes)?;
-    let encoder = SentenceEncoder::from_dir(folder).map_err(|error| error.to_string())?;
-    let vectors = encoder.embed(&sentences).map_err(|error| error.to_string())?;
-    if record.has("input_ids") {
-        let expected = Sequences::read(&record)?.ids;
-        let mut ids = Vec::new();
-        for &sentence in &sentences {
-            ids.extend(encoder.tokenize(sentence).map_err(|error| error.to_string())?.ids);
-        }
-        comparison.require(ids == expected, || "input_ids: the tokens differ".to_owned());
+    let case = Case { folder, model, record, golden };
+    let config = model.config();
+    match &case.record {
+        record if record.has("mel") => case.compare_clips(comparison)?,
+        record if record.has("src") => case.compare_vectors(comparison)?,
+        record if record.has("pixel_values") => case.compare_images(comparison)?,
+        record if record.has("decoder_input_ids") => case.compare_translator(comparison)?,
+        record if record.has("p0.ids") => case.compare_prompts(comparison)?,
+        _ if case.golden["cases"].is_array() => case.compare_spellings(comparison)?,
+        _ if config.encoder.is_none() => case.compare_decoder(comparison)?,
+        _ => case.compare_encoder(comparison)?,
     }
-    let (_, expected) = record.floats("embedding")?;
-    comparison.scaled("embedding", &vectors.concat(), &expected, 1.0);
-    for (i, (a, e)) in vectors.iter().zip(expected.chunks(encoder.dimension())).enumerate() {
-        let cosine = cosine(a, e);
-        comparison.require(cosine >= 0.999_999, || format!("sentence {i}: cosine {cosine}"));
-    }
-    if record.has("cosine") {
-        let pairs = vectors.iter().flat_map(|a| vectors.iter().map(|b| cosine(a, b) as f32));
-        let actual: Vec<f32> = pairs.collect();
-        comparison.scaled("cosine", &actual, &record.floats("cosine")?.1, 1.0);
-    }
+    comparison.left.extend(case.record.unused());
     Ok(())
 }
 
-fn cosine(a: &[f32], b: &[f32]) -> f64 {
-    let dot = |a: &[f32], b: &[f32]| -> f64 {
-        a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
-    };
-    dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
-}
-
-fn same_bits(a: &[f32], b: &[f32]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
-}
-
-/// The tensors of a `golden.safetensors`.
-struct Record<'a>(SafeTensors<'a>);
-
-impl<'a> Record<'a> {
-    fn open(bytes: &'a [u8]) -> Result<Record<'a>, String> {
-        SafeTensors::deserialize(bytes).map(Record).map_err(|error| format!("golden: {error}"))
+impl Case<'_> {
+    fn session(&self, options: &SessionOptions) -> Result<Session, String> {
+        Session::new(self.model, options).map_err(|error| error.to_string())
     }
 
-    fn names(&self) -> Vec<&str> {
-        let mut names = self.0.names();
-        names.sort_unstable();
-        names
-    }
-
-    fn has(&self, name: &str) -> bool {
-        self.0.tensor(name).is_ok()
-    }
-
-    /// Shape and values; f64 records are rounded.
-    fn floats(&self, name: &str) -> Result<(Vec<usize>, Vec<f32>), String> {
-        let tensor = self.0.tensor(name).map_err(|error| error.to_string())?;
-        let data = tensor.data();
-        let values = match tensor.dtype() {
-            Dtype::F32 => data.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect(),
-            Dtype::F64 => {
-                data.as_chunks().0.iter().map(|&b| f64::from_le_bytes(b) as f32).collect()
-            }
-            other => return Err(format!("{name} of type {other}")),
-        };
-        Ok((tensor.shape().to_vec(), values))
-    }
-
-    fn integers(&self, name: &str) -> Result<(Vec<usize>, Vec<u32>), String> {
-        let tensor = self.0.tensor(name).map_err(|error| error.to_string())?;
-        let data = tensor.data();
-        let values = match tensor.dtype() {
-            Dtype::I64 => {
-                data.as_chunks().0.iter().map(|&b| i64::from_le_bytes(b) as u32).collect()
-            }
-            Dtype::I32 => {
-                data.as_chunks().0.iter().map(|&b| i32::from_le_bytes(b) as u32).collect()
-            }
-            Dtype::U8 | Dtype::BOOL => data.iter().map(|&b| u32::from(b)).collect(),
-            other => return Err(format!("{name} of type {other}")),
-        };
-        Ok((tensor.shape().to_vec(), values))
+    /// The outermost size of a recorded tensor.
+    fn width(&self, name: &str) -> Result<usize, String> {
+        let (shape, _) = self.record.floats(name)?;
+        shape.last().copied().ok_or_else(|| format!("{name} is a number"))
     }
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, String> {
-    std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))
+/// Options with room for `sequences` of up to `length` tokens each, in passes of up to `tokens`.
+fn room(tokens: usize, sequences: usize, length: usize) -> SessionOptions {
+    // A page more for each, whatever the pages' size.
+    let cache = sequences * (length + 64);
+    SessionOptions::default()
+        .with_max_tokens(tokens)
+        .with_max_sequences(sequences)
+        .with_max_length(length)
+        .with_cache_tokens(cache)
+        .with_source_tokens(sequences * (tokens + 64))
 }
 
-fn json(path: &Path) -> Result<Value, String> {
-    serde_json::from_slice(&read(path)?).map_err(|error| format!("{}: {error}", path.display()))
+/// What the library said about `name`.
+fn told<T>(name: &str, result: headrow::Result<T>) -> Result<T, String> {
+    result.map_err(|error| format!("{name}: {error}"))
 }
