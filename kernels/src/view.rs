@@ -38,6 +38,13 @@ fn check(len: usize, rows: usize, cols: usize, stride: usize) {
     );
 }
 
+/// Rows and stride of a view of every `step`-th row from `first` on.
+#[track_caller]
+fn every(rows: usize, stride: usize, first: usize, step: usize) -> (usize, usize) {
+    let stride = stride.checked_mul(step);
+    (rows.saturating_sub(first).div_ceil(step), stride.expect("the distance of the rows overflows"))
+}
+
 /// A borrowed `rows × cols` matrix, row-major, column stride 1.
 #[derive(Clone, Copy)]
 pub struct Mat<'a, T = f32> {
@@ -140,6 +147,18 @@ impl<'a, T> Mat<'a, T> {
         let cols = range.len();
         let data = if self.rows == 0 || cols == 0 { &[] } else { &self.data[range.start..] };
         Self { data, rows: self.rows, cols, stride: self.stride }
+    }
+
+    /// The rows `first`, `first + step`, `first + 2·step` …
+    ///
+    /// # Panics
+    /// When `step` is 0, or the distance of the rows overflows.
+    #[track_caller]
+    pub fn every(&self, first: usize, step: usize) -> Self {
+        let (rows, stride) = every(self.rows, self.stride, first, step);
+        let data =
+            if rows == 0 || self.cols == 0 { &[] } else { &self.data[first * self.stride..] };
+        Self { data, rows, cols: self.cols, stride }
     }
 
     /// Address of the first element: valid for `rows` rows of `cols` reads, `stride` apart.
@@ -256,6 +275,20 @@ impl<'a, T> MatMut<'a, T> {
         MatMut { data, rows: self.rows, cols, stride: self.stride }
     }
 
+    /// The rows `first`, `first + step`, `first + 2·step` …
+    ///
+    /// # Panics
+    /// When `step` is 0, or the distance of the rows overflows.
+    #[track_caller]
+    pub fn every(self, first: usize, step: usize) -> MatMut<'a, T> {
+        let (rows, stride) = every(self.rows, self.stride, first, step);
+        let data = match rows == 0 || self.cols == 0 {
+            true => &mut [],
+            false => &mut self.data[first * self.stride..],
+        };
+        MatMut { data, rows, cols: self.cols, stride }
+    }
+
     /// Address of the first element: valid for `rows` rows of `cols` reads and writes, `stride` apart.
     pub(crate) fn as_mut_ptr(&mut self) -> *mut T {
         self.data.as_mut_ptr()
@@ -322,6 +355,20 @@ mod tests {
     fn an_overflowing_span_is_refused() {
         let data = [0.0f32; 7];
         let _ = Mat::with_stride(&data, usize::MAX, 2, 3);
+    }
+
+    #[test]
+    fn every_other_row_is_a_view_of_twice_the_stride() {
+        let mut data: Vec<u8> = (0..14).collect();
+        let view =
+            |m: Mat<'_, u8>| -> Vec<Vec<u8>> { (0..m.rows()).map(|i| m.row(i).to_vec()).collect() };
+        let m = Mat::with_stride(&data, 5, 2, 3);
+        assert_eq!(view(m.every(0, 2)), [[0, 1], [6, 7], [12, 13]]);
+        assert_eq!(view(m.every(1, 2)), [[3, 4], [9, 10]]);
+        assert_eq!(view(m.every(4, 9)), [[12, 13]]);
+        assert_eq!(m.every(5, 1).rows(), 0);
+        MatMut::with_stride(&mut data, 5, 2, 3).every(1, 2).fill(99);
+        assert_eq!(data, [0, 1, 2, 99, 99, 5, 6, 7, 8, 99, 99, 11, 12, 13]);
     }
 
     #[test]

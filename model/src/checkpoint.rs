@@ -6,9 +6,12 @@
 mod layers;
 mod reader;
 
+mod bart;
 mod bert;
 mod gpt2;
 mod llama;
+mod opennmt;
+mod whisper;
 
 use crate::config::{Config, Fields};
 use crate::error::Result;
@@ -89,6 +92,12 @@ const READINGS: &[Reading] = &[
     llama::LLAMA,
     llama::MISTRAL,
     llama::QWEN2,
+    bart::BART,
+    bart::MBART,
+    bart::MARIAN,
+    bart::M2M100,
+    opennmt::OPENNMT,
+    whisper::WHISPER,
 ];
 
 impl Family {

@@ -28,6 +28,8 @@ pub struct Config {
     pub encoder: Option<StackConfig>,
     /// The stack that reads from left to right, and, beside an encoder, attends to its output.
     pub decoder: Option<StackConfig>,
+    /// Whether an encoder and a decoder that both read tokens have one table of words.
+    pub shared_words: bool,
     /// How the last states become scores of words.
     pub read_out: ReadOutConfig,
     /// Tokens with a meaning of their own.
@@ -212,6 +214,9 @@ pub enum Gating {
 pub struct Biases {
     /// The maps to queries, keys and values.
     pub queries_keys_values: bool,
+    /// The map to keys, where the other two have one. It shifts all scores of a query alike, so Whisper does
+    /// without.
+    pub keys: bool,
     /// The map that follows the heads.
     pub attention_output: bool,
     /// The maps of the feed-forward network.
@@ -229,6 +234,7 @@ impl Biases {
     const fn everywhere(bias: bool) -> Biases {
         Biases {
             queries_keys_values: bias,
+            keys: bias,
             attention_output: bias,
             feed_forward: bias,
             norms: bias,
@@ -306,6 +312,7 @@ impl Config {
             d_model,
             encoder: None,
             decoder: None,
+            shared_words: true,
             read_out: ReadOutConfig::default(),
             special: SpecialTokens::default(),
             architectures: Vec::new(),
@@ -337,6 +344,12 @@ impl Config {
         self.decoder.as_ref().ok_or(Error::NoStack { stack: "decoder" })
     }
 
+    /// Whether there are two stacks that read tokens, from one table of words.
+    pub(crate) fn shares_words(&self) -> bool {
+        self.shared_words
+            && self.stacks().filter(|(_, stack)| stack.tokens().is_some()).count() == 2
+    }
+
     /// v: tokens that are read out, or read when nothing is. 0 for a model without tokens.
     pub fn vocabulary(&self) -> usize {
         self.last_stack().map_or(0, StackConfig::vocabulary)
@@ -357,6 +370,14 @@ impl Config {
         }
         for (_, stack) in self.stacks() {
             stack.check(self.family, self.d_model, place)?;
+        }
+        if self.shares_words() {
+            let sizes = self.stacks().filter_map(|(_, stack)| stack.tokens());
+            let mut sizes = sizes.map(|tokens| (tokens.vocabulary, tokens.width));
+            let first = sizes.next();
+            if sizes.any(|other| Some(other) != first) {
+                return Err(wrong(place, name("shared_words"), "the tables differ in size"));
+            }
         }
         if !(self.read_out.scale.is_finite() && self.read_out.scale > 0.0) {
             return Err(wrong(place, "read_out.scale", "must be above 0 and finite"));

@@ -26,6 +26,7 @@
 //! | §3.4 embeddings and read-out | `embedding.rs` |
 //! | §3.5 positions | `position.rs` |
 //! | §6.1 beam search and its kin | `generate.rs` |
+//! | not in the paper: spectrograms instead of words | `spectrogram.rs` |
 //!
 //! What comes from outside is read in `config.rs`, `weights.rs`, `checkpoint.rs`, `tokenizer.rs` and checked
 //! there: damaged or hostile files end in an [`enum@Error`] that names the place, never in a panic.
@@ -56,6 +57,7 @@ mod seeded;
 #[cfg(feature = "tokenizers")]
 mod sentence;
 mod session;
+mod spectrogram;
 mod sublayer;
 #[cfg(feature = "tokenizers")]
 mod tokenizer;

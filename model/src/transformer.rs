@@ -5,6 +5,7 @@ use crate::embedding::{Embedding, ReadOut, Tokens, Words};
 use crate::encoder::Encoder;
 use crate::head::Heads;
 use crate::linear::{Call, Size};
+use crate::spectrogram::Spectrogram;
 use headrow_kernels::{Cpu, Mat, MatMut, Need, Stack};
 use std::sync::Arc;
 
@@ -24,6 +25,8 @@ pub(crate) struct Transformer {
 pub(crate) enum Entrance {
     /// Tokens.
     Embedding(Embedding),
+    /// Spectrograms.
+    Spectrogram(Spectrogram),
     /// Vectors as they are.
     Vectors,
 }
@@ -51,6 +54,9 @@ impl Entrance {
             (Entrance::Embedding(embedding), Entering::Tokens(tokens)) => {
                 embedding.forward(call, tokens, sinusoids, out, stack);
             }
+            (Entrance::Spectrogram(entrance), Entering::Spectrograms { values, count }) => {
+                entrance.forward(call, values, count, out, stack);
+            }
             (Entrance::Vectors, Entering::Vectors(vectors)) => out.copy_from(vectors),
             _ => unreachable!("the kind of an input is checked before a pass"),
         }
@@ -60,6 +66,7 @@ impl Entrance {
     pub(crate) fn scratch(&self, cpu: Cpu, threads: usize, rows: usize) -> Need {
         match self {
             Entrance::Embedding(embedding) => embedding.scratch(cpu, threads, rows),
+            Entrance::Spectrogram(entrance) => entrance.scratch(cpu, threads),
             Entrance::Vectors => Need::NONE,
         }
     }
@@ -70,6 +77,7 @@ impl Entrance {
                 sizes.words("embeddings", &embedding.words);
                 sizes.add("embeddings", embedding.size());
             }
+            Entrance::Spectrogram(entrance) => sizes.add("convolutions", entrance.size()),
             Entrance::Vectors => {}
         }
     }

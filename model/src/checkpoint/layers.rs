@@ -3,7 +3,9 @@
 use super::{Part, Reader};
 use crate::attention::{CrossAttention, SelfAttention};
 use crate::config::{Gating, Positions, StackConfig, TokenInput};
+use crate::decoder::DecoderLayer;
 use crate::embedding::{ReadOut, Words};
+use crate::encoder::EncoderLayer;
 use crate::error::Result;
 use crate::feed_forward::FeedForward;
 use crate::position::{LearnedPositions, PositionTable};
@@ -11,12 +13,23 @@ use crate::sublayer::Norm;
 use headrow_kernels::AttentionShape;
 use std::sync::Arc;
 
+/// What a family calls the parts of a layer whose maps are stored one by one, outputs first.
+pub(super) struct LayerNames {
+    /// The maps to queries, keys and values.
+    pub(super) qkv: [&'static str; 3],
+    pub(super) attention_output: &'static str,
+    pub(super) attention_norm: &'static str,
+    pub(super) inner: &'static str,
+    pub(super) outer: &'static str,
+    pub(super) feed_forward_norm: &'static str,
+}
+
 /// The three maps to queries, keys and values under these names.
 pub(super) fn projections(stack: &StackConfig, d_model: usize, names: [String; 3]) -> [Part; 3] {
     let [query, key, value] = names;
     [
         Part::new(query, stack.heads * stack.d_k, d_model),
-        Part::new(key, stack.kv_heads * stack.d_k, d_model),
+        Part::new(key, stack.kv_heads * stack.d_k, d_model).with_bias(stack.biases.keys),
         Part::new(value, stack.kv_heads * stack.d_v, d_model),
     ]
     .map(|part| part.with_bias(stack.biases.queries_keys_values))
@@ -35,6 +48,64 @@ fn shape(stack: &StackConfig, layer: usize) -> AttentionShape {
 }
 
 impl Reader<'_> {
+    /// Layer `layer` of an encoder, the names of whose parts follow `prefix`.
+    pub(super) fn encoder_layer(
+        &mut self,
+        stack: &StackConfig,
+        d_model: usize,
+        layer: usize,
+        prefix: &str,
+        names: &LayerNames,
+    ) -> Result<EncoderLayer> {
+        let name = |part: &str| format!("{prefix}{part}");
+        let qkv = projections(stack, d_model, names.qkv.map(name));
+        let output = output(stack, d_model, &name(names.attention_output));
+        let map = |part, outputs, inputs| {
+            Part::new(name(part), outputs, inputs).with_bias(stack.biases.feed_forward)
+        };
+        let (inner, outer) =
+            (map(names.inner, stack.d_ff, d_model), map(names.outer, d_model, stack.d_ff));
+        Ok(EncoderLayer {
+            placement: stack.placement,
+            attention: self.self_attention(stack, layer, &qkv, output)?,
+            attention_norm: self.stack_norm(stack, d_model, &name(names.attention_norm))?,
+            feed_forward: self.feed_forward(stack, &[inner], outer)?,
+            feed_forward_norm: self.stack_norm(stack, d_model, &name(names.feed_forward_norm))?,
+        })
+    }
+
+    /// Layer `layer` of a decoder, as [`Reader::encoder_layer`]; `cross` is what it has between the two sublayers.
+    pub(super) fn decoder_layer(
+        &mut self,
+        stack: &StackConfig,
+        d_model: usize,
+        layer: usize,
+        prefix: &str,
+        names: &LayerNames,
+        cross: Option<(CrossAttention, Norm)>,
+    ) -> Result<DecoderLayer> {
+        let EncoderLayer { placement, attention, attention_norm, feed_forward, feed_forward_norm } =
+            self.encoder_layer(stack, d_model, layer, prefix, names)?;
+        Ok(DecoderLayer {
+            placement,
+            attention,
+            attention_norm,
+            cross,
+            feed_forward,
+            feed_forward_norm,
+        })
+    }
+
+    /// The norm that ends a stack, where it has one.
+    pub(super) fn final_norm(
+        &mut self,
+        stack: &StackConfig,
+        d_model: usize,
+        name: &str,
+    ) -> Result<Option<Norm>> {
+        stack.final_norm.then(|| self.stack_norm(stack, d_model, name)).transpose()
+    }
+
     /// Self-attention of a layer: queries, keys and values, in one part or several, and the output map.
     pub(super) fn self_attention(
         &mut self,

@@ -68,6 +68,7 @@ fn config(fields: &Fields<'_>, family: Family) -> Result<Config> {
         biases: Biases {
             // Qwen 2 has these biases always, and none of the output.
             queries_keys_values: attention_bias || family == Family::Qwen2,
+            keys: true,
             attention_output: attention_bias,
             feed_forward: fields.flag("mlp_bias", false)?,
             norms: false,

@@ -43,6 +43,8 @@ pub(crate) struct Part {
     inputs_first: bool,
     /// Which outputs, in this order.
     outputs: Vec<Range<usize>>,
+    /// Places that a convolution's window has, which lie innermost in the file and are to come outermost.
+    taps: usize,
 }
 
 impl Part {
@@ -55,7 +57,20 @@ impl Part {
             shape: vec![outputs, inputs],
             inputs_first: false,
             outputs: vec![0..outputs],
+            taps: 1,
         }
+    }
+
+    /// A convolution over `taps` places of `channels` features, outputs × channels × taps in the file, as a linear map of
+    /// the places' features side by side.
+    pub(crate) fn convolution(
+        name: impl AsRef<str>,
+        outputs: usize,
+        channels: usize,
+        taps: usize,
+    ) -> Part {
+        let part = Part::new(name, outputs, channels * taps).shaped(&[outputs, channels, taps]);
+        Part { taps, ..part }
     }
 
     /// The same with other names.
@@ -279,6 +294,9 @@ impl<'a> Reader<'a> {
                         Some(whole) => transpose(whole, part.all_outputs(), start, rows, k),
                         None => self.checkpoint.read(tensor, start * k, rows, bytes)?,
                     }
+                    if part.taps > 1 {
+                        rows.chunks_exact_mut(k).for_each(|row| taps_first(row, part.taps));
+                    }
                     packed.set_columns(first, Mat::new(rows, count, k));
                     first += count;
                 }
@@ -302,6 +320,15 @@ impl<'a> Reader<'a> {
             }
             false => Words::Rows(self.tensor(name, &[vocabulary, width])?),
         }))
+    }
+}
+
+/// row\[tap, channel\] ← row\[channel, tap\].
+fn taps_first(row: &mut [f32], taps: usize) {
+    let channels = row.len() / taps;
+    let from = row.to_vec();
+    for (i, x) in row.iter_mut().enumerate() {
+        *x = from[i % channels * taps + i / channels];
     }
 }
 
