@@ -233,10 +233,11 @@ fn sources_are_added_all_or_none_and_their_pages_come_back() {
         let added = session.add_sources(&three.batch()).unwrap();
         let error = session.add_sources(&three.single(1)).unwrap_err();
         assert!(matches!(error, Error::CacheFull { .. }), "round {round}: {error}");
-        // A fork takes no pages of its own, and keeps those of the first until it goes, too.
-        let fork = session.fork(added[0]).unwrap();
-        assert!(matches!(session.fork(fork), Err(Error::TooManySequences { maximum: 4 })));
-        for sequence in added.into_iter().chain([fork]) {
+        // Forks take no pages of their own, and keep those of the first until all are gone.
+        let forks: Vec<Sequence> = (0..5).map(|_| session.fork(added[0]).unwrap()).collect();
+        let error = session.fork(forks[0]).unwrap_err();
+        assert!(matches!(error, Error::TooManySequences { maximum: 8 }), "{error}");
+        for sequence in added.into_iter().chain(forks) {
             session.remove(sequence).unwrap();
         }
     }
