@@ -56,7 +56,7 @@ impl Part {
             bias: Some(format!("{name}.bias")),
             shape: vec![outputs, inputs],
             inputs_first: false,
-            outputs: vec![0..outputs],
+            outputs: std::iter::once(0..outputs).collect(),
             taps: 1,
         }
     }
