@@ -215,6 +215,16 @@ pub enum Error {
         /// Encoder or decoder.
         stack: &'static str,
     },
+    /// A layer or a head beyond those there are.
+    #[error("there is no {what} {index}: the stack has {count}, counted from 0")]
+    OutOfStack {
+        /// Layer or head.
+        what: &'static str,
+        /// Which was named.
+        index: usize,
+        /// How many there are.
+        count: usize,
+    },
     /// A decoder attends to a source, and a sequence without one was asked for.
     #[error("the decoder attends to a source: sequences are made from sources")]
     NoSource,

@@ -60,6 +60,8 @@ mod session;
 mod spectrogram;
 mod sublayer;
 #[cfg(feature = "tokenizers")]
+mod text;
+#[cfg(feature = "tokenizers")]
 mod tokenizer;
 mod transformer;
 mod weights;
@@ -81,4 +83,6 @@ pub use sentence::{SentenceEncoder, SentenceOptions, TooLong};
 pub use session::{Chunk, Output, Sequence, Session, SessionOptions};
 pub use sublayer::NormPlacement;
 #[cfg(feature = "tokenizers")]
-pub use tokenizer::{Encoding, Text, Tokenizer};
+pub use text::{AttentionKind, AttentionMap, AttentionMaps, Score, ScoredToken, TextModel};
+#[cfg(feature = "tokenizers")]
+pub use tokenizer::{Encoding, Text, TokenText, Tokenizer};

@@ -1,12 +1,18 @@
-//! From text to ids: `tokenizer.json` as Hugging Face's tokenizers write it.
+//! From text to ids and back: `tokenizer.json` as Hugging Face's tokenizers write it, or a list of tokens.
+
+mod check;
+mod spelling;
+mod vocabulary;
+
+pub use spelling::TokenText;
 
 use crate::config::{printable, read_file};
 use crate::error::{Error, Result};
-use serde::Deserialize;
-use serde_json::Value;
+use check::check_parts;
+use spelling::Spelling;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use tokenizers::normalizers::Precompiled;
 use tokenizers::utils::truncation::{TruncationParams, TruncationStrategy, truncate_encodings};
 use tokenizers::{PostProcessor, Tokenizer as Inner};
 
@@ -53,11 +59,15 @@ pub struct Encoding {
     pub token_types: Vec<u32>,
     /// Tokens that the whole text has, with special ones; more than `ids` when it was cut.
     pub full_length: usize,
+    /// For each id its bytes in the text, or in its text of a pair: of tokens that are a part of a character, the whole
+    /// of it; of special tokens, none. Only [`Tokenizer::encode_with_offsets`] fills it.
+    pub offsets: Vec<Range<usize>>,
 }
 
 /// A tokenizer. Truncation and padding that its file records are ignored: both are the caller's choice.
 pub struct Tokenizer {
     inner: Inner,
+    spelling: Spelling,
     place: String,
 }
 
@@ -83,11 +93,11 @@ impl Tokenizer {
     }
 
     fn parse(json: &[u8], place: String) -> Result<Tokenizer> {
-        guarded(&place, || check_parts(json).map_err(Into::into))?;
+        let spelling = guarded(&place, || check_parts(json).map_err(Into::into))?;
         let mut inner = guarded(&place, || Inner::from_bytes(json))?;
         inner.with_truncation(None).map_err(refused(&place))?;
         inner.with_padding(None);
-        Ok(Tokenizer { inner, place })
+        Ok(Tokenizer { inner, spelling, place })
     }
 
     /// Ids and token types of `text` with special tokens, cut to at most `limit` tokens.
@@ -97,8 +107,34 @@ impl Tokenizer {
     /// # Errors
     /// When `limit` has no room for the special tokens, or the tokenizer refuses the text.
     pub fn encode<'a>(&self, text: impl Into<Text<'a>>, limit: Option<usize>) -> Result<Encoding> {
-        let plain = |text| guarded(&self.place, || self.inner.encode_fast::<&str>(text, false));
-        let (first, second) = match text.into() {
+        let plain =
+            |text: &str| guarded(&self.place, || self.inner.encode_fast::<&str>(text, false));
+        Ok(self.assemble(text.into(), limit, plain)?.0)
+    }
+
+    /// [`Tokenizer::encode`] that also says where in the text each token lies.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    pub fn encode_with_offsets<'a>(
+        &self,
+        text: impl Into<Text<'a>>,
+        limit: Option<usize>,
+    ) -> Result<Encoding> {
+        let plain = |text: &str| guarded(&self.place, || self.inner.encode::<&str>(text, false));
+        let (mut encoding, inner) = self.assemble(text.into(), limit, plain)?;
+        encoding.offsets = inner.get_offsets().iter().map(|&(start, end)| start..end).collect();
+        Ok(encoding)
+    }
+
+    /// Cuts what `plain` makes of the texts, and puts the special tokens around it.
+    fn assemble(
+        &self,
+        text: Text<'_>,
+        limit: Option<usize>,
+        plain: impl Fn(&str) -> Result<tokenizers::Encoding>,
+    ) -> Result<(Encoding, tokenizers::Encoding)> {
+        let (first, second) = match text {
             Text::Single(text) => (plain(text)?, None),
             Text::Pair(first, second) => (plain(first)?, Some(plain(second)?)),
         };
@@ -120,11 +156,8 @@ impl Tokenizer {
             second.as_mut().map(tokenizers::Encoding::take_overflowing);
             self.inner.post_process(first, second, true)
         })?;
-        Ok(Encoding {
-            ids: encoding.get_ids().to_vec(),
-            token_types: encoding.get_type_ids().to_vec(),
-            full_length,
-        })
+        let (ids, token_types) = (encoding.get_ids().to_vec(), encoding.get_type_ids().to_vec());
+        Ok((Encoding { ids, token_types, full_length, offsets: Vec::new() }, encoding))
     }
 
     /// The text of `ids`, without special tokens.
@@ -133,6 +166,27 @@ impl Tokenizer {
     /// When the tokenizer refuses them.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
         guarded(&self.place, || self.inner.decode(ids, true))
+    }
+
+    /// How the vocabulary writes a token, as `Ġworld` or `##ing`; `None` when it has no such id.
+    pub fn token(&self, id: u32) -> Option<String> {
+        self.inner.id_to_token(id)
+    }
+
+    /// The id of a token as the vocabulary writes it.
+    pub fn id(&self, token: &str) -> Option<u32> {
+        self.inner.token_to_id(token)
+    }
+
+    /// Whether a token is a special one, which is no part of a text.
+    pub fn is_special(&self, id: u32) -> bool {
+        self.token(id)
+            .is_some_and(|token| self.inner.get_added_vocabulary().is_special_token(&token))
+    }
+
+    /// What it is called in messages.
+    pub(crate) fn place(&self) -> &str {
+        &self.place
     }
 
     /// Tokens in the vocabulary, added ones included.
@@ -144,77 +198,6 @@ impl Tokenizer {
     pub fn special_tokens(&self, pair: bool) -> usize {
         self.inner.get_post_processor().map_or(0, |processor| processor.added_tokens(pair))
     }
-}
-
-/// The parts of a `tokenizer.json` that the tokenizer's own reader takes on trust: damage there would panic
-/// in it, now or with the first text.
-#[derive(Deserialize)]
-struct Parts {
-    #[serde(default)]
-    normalizer: Value,
-    #[serde(default)]
-    post_processor: Value,
-    #[serde(default)]
-    #[expect(dead_code, reason = "that it can be read is what is asked")]
-    decoder: Value,
-}
-
-fn check_parts(json: &[u8]) -> Result<(), String> {
-    let parts: Parts =
-        serde_json::from_slice(json).map_err(|error| printable(&error.to_string()))?;
-    if !maps_are_whole(&parts.normalizer) {
-        return Err("the normalizer's precompiled map is damaged".to_owned());
-    }
-    match undefined_token(&parts.post_processor) {
-        Some(token) => {
-            let token = printable(&token);
-            Err(format!("the post-processor uses {token}, which it does not define"))
-        }
-        None => Ok(()),
-    }
-}
-
-fn maps_are_whole(normalizer: &Value) -> bool {
-    let parts = normalizer["normalizers"].as_array().into_iter().flatten();
-    let map = (normalizer["type"] == "Precompiled").then_some(normalizer);
-    parts.into_iter().all(maps_are_whole)
-        && map.is_none_or(|map| {
-            map_has_its_length(map) && serde_json::from_str::<Precompiled>(&map.to_string()).is_ok()
-        })
-}
-
-/// Whether a precompiled map is as long as it says. Its first four bytes, in base64, are the length of its
-/// trie, and its reader reserves twice as much.
-fn map_has_its_length(map: &Value) -> bool {
-    let text = map["precompiled_charsmap"].as_str().unwrap_or_default().as_bytes();
-    let mut bits = 0u64;
-    for &letter in text.iter().take(6) {
-        let digit = match letter {
-            b'A'..=b'Z' => letter - b'A',
-            b'a'..=b'z' => letter - b'a' + 26,
-            b'0'..=b'9' => letter - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return false,
-        };
-        bits = bits << 6 | u64::from(digit);
-    }
-    // 36 bits, of which the first 32 are a little-endian number.
-    let trie = ((bits >> 4) as u32).swap_bytes();
-    text.len() >= 6 && trie as usize <= text.len() / 4 * 3
-}
-
-/// A token that a template names and its table of special tokens lacks.
-fn undefined_token(processor: &Value) -> Option<String> {
-    let parts = processor["processors"].as_array().into_iter().flatten();
-    let templates = ["single", "pair"].map(|name| processor[name].as_array());
-    let mut names = templates.into_iter().flatten().flatten().filter_map(|piece| match piece {
-        // `[CLS]:0`, short for the same.
-        Value::String(short) if !short.starts_with('$') => short.split(':').next(),
-        piece => piece["SpecialToken"]["id"].as_str(),
-    });
-    let unknown = |name: &&str| processor["special_tokens"].get(*name).is_none();
-    names.find(unknown).map(str::to_owned).or_else(|| parts.into_iter().find_map(undefined_token))
 }
 
 /// What the tokenizer makes of a file or a text. Damaged files can make it panic, which is an error here.

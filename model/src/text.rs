@@ -1,0 +1,326 @@
+//! Text in, text out: a model, its tokenizers, and how its folder wants it decoded.
+
+mod attention;
+mod folder;
+mod score;
+
+pub use attention::{AttentionKind, AttentionMap, AttentionMaps};
+pub use score::{Score, ScoredToken};
+
+use crate::batch::Batch;
+use crate::error::{Error, Result};
+use crate::generate::{Callbacks, Generated, GenerationOptions, Prompt, Strategy, TokenStream};
+use crate::model::{LoadOptions, Model};
+use crate::session::{Chunk, Output, Session, SessionOptions};
+use crate::tokenizer::{Encoding, Text, Tokenizer};
+use headrow_kernels::attention::PAGE;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A language model or a translator, for texts.
+///
+/// ```no_run
+/// use headrow::generate::{Callbacks, GenerationOptions};
+/// use headrow::{SessionOptions, TextModel};
+/// use std::ops::ControlFlow;
+///
+/// let model = TextModel::from_dir("SmolLM2-135M")?;
+/// let mut session = model.session(&SessionOptions::default())?;
+/// let options = model.options().clone().with_max_new_tokens(64usize);
+/// let watch = Callbacks::new().with_progress(|progress| {
+///     print!("{}", progress.text);
+///     ControlFlow::Continue(())
+/// });
+/// model.generate(&mut session, "Once upon a time", &options, watch)?;
+/// # Ok::<(), headrow::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct TextModel {
+    model: Arc<Model>,
+    /// Of what is read first: the source of an encoder–decoder.
+    source: Tokenizer,
+    /// Of what is written, when that is another.
+    target: Option<Tokenizer>,
+    options: GenerationOptions,
+    /// The token that takes the place of the source's language.
+    source_language: Option<u32>,
+}
+
+impl TextModel {
+    /// Loads a folder in Hugging Face layout: `config.json`, the weights, `tokenizer.json`, and
+    /// `generation_config.json` where there is one. Instead of `tokenizer.json` there may be `source_vocabulary.txt` and
+    /// `target_vocabulary.txt`, a token a line.
+    ///
+    /// # Errors
+    /// As [`Model::from_dir`]; when there is no tokenizer, or the files ask for what is not known here.
+    pub fn from_dir(folder: impl AsRef<Path>) -> Result<TextModel> {
+        TextModel::from_dir_with(folder, &LoadOptions::default())
+    }
+
+    /// [`TextModel::from_dir`] with options.
+    pub fn from_dir_with(folder: impl AsRef<Path>, options: &LoadOptions) -> Result<TextModel> {
+        let folder = folder.as_ref();
+        // The tokenizers first: when they are missing, nothing large has been read.
+        let (source, target) = folder::tokenizers(folder)?;
+        let model = Arc::new(Model::from_dir_with(folder, options)?);
+        let options = folder::options(folder, model.config())?;
+        Ok(TextModel { model, source, target, options, source_language: None })
+    }
+
+    /// A model with a tokenizer for all that it reads and writes. Its decoding options are the defaults, with the stop
+    /// ids of the config.
+    pub fn new(model: Arc<Model>, tokenizer: Tokenizer) -> TextModel {
+        let stop_ids = model.config().special.end.clone();
+        let options = GenerationOptions::default().with_stop_ids(stop_ids);
+        TextModel { model, source: tokenizer, target: None, options, source_language: None }
+    }
+
+    /// The same with another tokenizer for what the decoder of an encoder–decoder reads and writes.
+    #[must_use]
+    pub fn with_target_tokenizer(self, tokenizer: Tokenizer) -> TextModel {
+        TextModel { target: Some(tokenizer), ..self }
+    }
+
+    /// The same for translation between these languages, by the names that the vocabulary has for them, as `eng_Latn`, `de_DE`
+    /// or `fr` for `__fr__`: the source's token stands where the tokenizer puts that of its own language, or first; the
+    /// target's is forced as the first generated one.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`] when the vocabulary has no such token.
+    pub fn with_languages(
+        mut self,
+        source: Option<&str>,
+        target: Option<&str>,
+    ) -> Result<TextModel> {
+        if let Some(name) = source {
+            self.source_language = Some(language(&self.source, name)?);
+        }
+        if let Some(name) = target {
+            self.options.forced_first = Some(language(self.target_tokenizer(), name)?);
+        }
+        Ok(self)
+    }
+
+    /// The model itself.
+    pub fn model(&self) -> &Arc<Model> {
+        &self.model
+    }
+
+    /// The tokenizer of what the model reads first: of prompts, or of sources.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.source
+    }
+
+    /// The tokenizer of what is generated.
+    pub fn target_tokenizer(&self) -> &Tokenizer {
+        self.target.as_ref().unwrap_or(&self.source)
+    }
+
+    /// How the folder wants the model decoded.
+    pub fn options(&self) -> &GenerationOptions {
+        &self.options
+    }
+
+    /// A session for this model.
+    ///
+    /// # Errors
+    /// As [`Session::new`].
+    pub fn session(&self, options: &SessionOptions) -> Result<Session> {
+        Session::new(&self.model, options)
+    }
+
+    /// Sizes of a session that has room for so many requests at a time with these options: their beams, and caches for
+    /// all that each may generate. Prompts may have what the options leave of the model's length, at most 4096 tokens.
+    pub fn session_options(&self, requests: usize, options: &GenerationOptions) -> SessionOptions {
+        let beams = match &options.strategy {
+            Strategy::Beam(beam) => beam.size,
+            _ => 1,
+        };
+        let rows = requests.max(1).saturating_mul(beams);
+        let mut session = SessionOptions::default().with_max_sequences(rows);
+        let config = self.model.config();
+        if let Some(decoder) = &config.decoder {
+            let longest = decoder.max_length().min(4096);
+            let new = options.max_new_tokens.or(options.max_length).unwrap_or(longest);
+            // Beside an encoder the prompt of the decoder is a few tokens.
+            let (length, prompts) = match config.encoder {
+                None => (longest, requests.max(1).saturating_mul(longest)),
+                Some(_) => {
+                    let prompt = options.decoder_prompt.len().max(1);
+                    (longest.min(new.saturating_add(prompt)), rows.saturating_mul(prompt))
+                }
+            };
+            // The last page of a common past is copied.
+            let each = new.min(length).saturating_add(2 * PAGE);
+            let forks = if beams > 1 || config.encoder.is_some() { rows } else { 0 };
+            let pages = rows.saturating_mul(2 * PAGE);
+            let cache = prompts.saturating_add(forks.saturating_mul(each)).saturating_add(pages);
+            session = session.with_max_length(length).with_cache_tokens(cache);
+        }
+        session
+    }
+
+    /// The ids of a prompt or a source with its special tokens.
+    ///
+    /// An empty prompt becomes the token that begins a text, where the tokenizer adds none and the config names one.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`].
+    pub fn tokenize<'a>(&self, text: impl Into<Text<'a>>) -> Result<Encoding> {
+        let mut encoding = self.source.encode_with_offsets(text, None)?;
+        if let Some(language) = self.source_language {
+            self.put_language(language, &mut encoding);
+        }
+        let begin = self.model.config().special.begin.filter(|_| encoding.ids.is_empty());
+        if let (Some(begin), None) = (begin, &self.model.config().encoder) {
+            encoding.ids.push(begin);
+            encoding.token_types.push(0);
+            encoding.offsets.push(0..0);
+            encoding.full_length = 1;
+        }
+        Ok(encoding)
+    }
+
+    fn put_language(&self, language: u32, encoding: &mut Encoding) {
+        let special = &self.model.config().special;
+        let other = |&id: &u32| {
+            let known = [special.begin, special.padding, special.decoder_start];
+            self.source.is_special(id) && !known.contains(&Some(id)) && !special.end.contains(&id)
+        };
+        match encoding.ids.iter().position(other) {
+            Some(at) => encoding.ids[at] = language,
+            None => {
+                encoding.ids.insert(0, language);
+                encoding.token_types.insert(0, 0);
+                encoding.offsets.insert(0, 0..0);
+                encoding.full_length += 1;
+            }
+        }
+    }
+
+    /// Continues a prompt. `callbacks` see every token, with the text that it adds for certain; the answers have their text.
+    ///
+    /// When the session's cancel flag is set meanwhile, what there is by then is the answer, with
+    /// [`Finish::Interrupted`](crate::generate::Finish::Interrupted). The session forgets the prompt in any case.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`]; as [`Session::extend`] and [`Generator::add`](crate::generate::Generator::add):
+    /// [`Error::SequenceTooLong`] for a prompt that leaves no room; [`Error::Cancelled`] when not even the prompt was read in
+    /// time.
+    pub fn generate(
+        &self,
+        session: &mut Session,
+        prompt: &str,
+        options: &GenerationOptions,
+        callbacks: Callbacks<'_>,
+    ) -> Result<Generated> {
+        let ids = self.tokenize(prompt)?.ids;
+        let hooks = callbacks.with_detokenizer(self.source.token_text(&ids));
+        let mut generator = session.generator()?;
+        let mut logits = vec![0.0; generator.limits().vocabulary];
+        let sequence = session.add()?;
+        let read = session.extend(&[Chunk::new(sequence, &ids)], Output::LastLogits, &mut logits);
+        let generated = read.and_then(|()| {
+            let prompt = Prompt::new(sequence, &ids, &logits);
+            let mut stream = TokenStream::new(&mut generator, session, prompt, options, hooks)?;
+            match stream.find_map(Result::err) {
+                None | Some(Error::Cancelled) => stream.finish(),
+                Some(error) => Err(error),
+            }
+        });
+        if generated.is_err() {
+            // A request that has begun has released it.
+            let _ = session.remove(sequence);
+        }
+        generated
+    }
+
+    /// Translates texts, or whatever an encoder–decoder makes of them: answers in their order, each what the text gets
+    /// alone. Sources are encoded together, as many as the session has room for.
+    ///
+    /// # Errors
+    /// When a text is refused or has more tokens than the session takes, with its number among `texts`
+    /// ([`Error::Text`]); as [`Session::generate_from`].
+    pub fn translate<T: AsRef<str>>(
+        &self,
+        session: &mut Session,
+        texts: impl IntoIterator<Item = T>,
+        options: &GenerationOptions,
+    ) -> Result<Vec<Generated>> {
+        let mut answers = Vec::new();
+        let mut group = Group::default();
+        for (index, text) in texts.into_iter().enumerate() {
+            let ids = match self.source_ids(session, text.as_ref()) {
+                Ok(ids) => ids,
+                Err(error) => {
+                    // Of several texts that are refused the first is told: one before may be waiting.
+                    group.flush(self, session, options, &mut answers)?;
+                    return Err(error.of_text(index));
+                }
+            };
+            if !group.has_room(session, &ids) {
+                group.flush(self, session, options, &mut answers)?;
+            }
+            group.ids.extend(&ids);
+            group.lengths.push(ids.len());
+        }
+        group.flush(self, session, options, &mut answers)?;
+        Ok(answers)
+    }
+
+    /// A source, when it is not longer than all that the session takes at a time.
+    fn source_ids(&self, session: &Session, text: &str) -> Result<Vec<u32>> {
+        let ids = self.tokenize(text)?.ids;
+        let longest = self.model.config().encoder()?.max_length().min(session.max_tokens());
+        match ids.len() {
+            0 => Err(Error::EmptySequence { sequence: 0 }),
+            tokens if tokens > longest => {
+                Err(Error::SequenceTooLong { sequence: 0, tokens, maximum: longest })
+            }
+            _ => Ok(ids),
+        }
+    }
+}
+
+/// Sources that are waiting to be translated together.
+#[derive(Default)]
+struct Group {
+    ids: Vec<u32>,
+    lengths: Vec<usize>,
+}
+
+impl Group {
+    fn has_room(&self, session: &Session, more: &[u32]) -> bool {
+        let fits = self.ids.len() + more.len() <= session.max_tokens();
+        self.lengths.is_empty() || fits && self.lengths.len() < session.max_sequences()
+    }
+
+    fn flush(
+        &mut self,
+        model: &TextModel,
+        session: &mut Session,
+        options: &GenerationOptions,
+        answers: &mut Vec<Generated>,
+    ) -> Result<()> {
+        if self.lengths.is_empty() {
+            return Ok(());
+        }
+        let tokenizer = model.target_tokenizer();
+        let mut hooks = Callbacks::new().with_detokenizer(tokenizer.token_text(&[]));
+        let batch = Batch::ragged(&self.ids, &self.lengths);
+        let generated = session.generate_from(&batch, options, &mut hooks);
+        answers.extend(generated.map_err(|error| error.counted_from(answers.len()))?);
+        self.ids.clear();
+        self.lengths.clear();
+        Ok(())
+    }
+}
+
+/// The token of a language.
+fn language(tokenizer: &Tokenizer, name: &str) -> Result<u32> {
+    let spellings = [name.to_owned(), format!("__{name}__"), format!("<2{name}>")];
+    spellings.iter().find_map(|token| tokenizer.id(token)).ok_or_else(|| {
+        let problem = format!("no token stands for the language {name}");
+        Error::Tokenizer { place: tokenizer.place().to_owned(), problem }
+    })
+}

@@ -1,0 +1,167 @@
+//! How likely a text is to a model: log-probabilities token by token, and perplexity.
+
+use super::TextModel;
+use crate::batch::Batch;
+use crate::error::{Error, Result};
+use crate::session::{Chunk, Output, Sequence, Session};
+use crate::tokenizer::{Encoding, Text};
+use headrow_kernels::{MatMut, Par, log_softmax};
+use std::ops::Range;
+
+/// Logits that are held at a time.
+const LOGITS: usize = 1 << 22;
+
+/// A token of a text and how likely it was.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct ScoredToken {
+    /// The token.
+    pub id: u32,
+    /// As the vocabulary writes it.
+    pub token: String,
+    /// Its bytes in the text; none for special tokens.
+    pub range: Range<usize>,
+    /// ln p(x_t | x_<t); `None` for the first token of a decoder, which nothing predicts.
+    pub log_probability: Option<f32>,
+}
+
+/// How likely a text is.
+///
+/// A decoder's first token has no probability: the text's own first one, where the tokenizer adds none that begins a text.
+/// No end is added. Beside an encoder every token of the target counts, the first one given the decoder's start, and the end
+/// is one of them.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Score {
+    /// The tokens of the text, or of the target.
+    pub tokens: Vec<ScoredToken>,
+    /// Σ ln p over those that have one.
+    pub log_probability: f64,
+    /// How many these are.
+    pub counted: usize,
+}
+
+impl Score {
+    /// exp(−Σ ln p / n); NaN when nothing counts.
+    pub fn perplexity(&self) -> f64 {
+        libm::exp(-self.log_probability / self.counted as f64)
+    }
+}
+
+impl TextModel {
+    /// How likely the model holds a text. Beside an encoder it is a pair, and the second text is scored given the first.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`], [`Error::EmptySequence`], [`Error::SequenceTooLong`] and as [`Session::extend`];
+    /// [`Error::NoSource`] for a single text beside an encoder; [`Error::InvalidLogit`] when the model gives NaN.
+    pub fn score<'a>(&self, session: &mut Session, text: impl Into<Text<'a>>) -> Result<Score> {
+        let (sequence, encoding, given) = match (text.into(), &self.model.config().encoder) {
+            (Text::Single(text), None) => (session.add()?, self.tokenize(text)?, Vec::new()),
+            (pair @ Text::Pair(..), None) => (session.add()?, self.tokenize(pair)?, Vec::new()),
+            (Text::Single(_), Some(_)) => return Err(Error::NoSource),
+            (Text::Pair(source, target), Some(_)) => {
+                let ids = self.tokenize(source)?.ids;
+                let target = self.target_encoding(target)?;
+                let start = self.decoder_start()?;
+                (session.add_sources(&Batch::one(&ids))?[0], target, start)
+            }
+        };
+        let scored = self.score_in(session, sequence, &given, encoding);
+        session.remove(sequence)?;
+        scored
+    }
+
+    /// What the decoder reads before the text.
+    pub(super) fn decoder_start(&self) -> Result<Vec<u32>> {
+        match self.options.decoder_prompt.is_empty() {
+            true => Ok(vec![self.model.config().special.decoder_start.ok_or(Error::NoStart)?]),
+            false => Ok(self.options.decoder_prompt.clone()),
+        }
+    }
+
+    /// A target as the decoder writes it: its language, where one is forced, the text, one end.
+    pub(super) fn target_encoding(&self, text: &str) -> Result<Encoding> {
+        let tokenizer = self.target_tokenizer();
+        let mut encoding = tokenizer.encode_with_offsets(text, None)?;
+        let pairs = encoding.ids.iter().copied().zip(encoding.offsets.iter().cloned());
+        let own = pairs.filter(|&(id, _)| !tokenizer.is_special(id));
+        let ends = |id: &Option<u32>| id.map(|id| (id, 0..0));
+        let first = ends(&self.options.forced_first);
+        let last = ends(&self.options.stop_ids.first().copied());
+        (encoding.ids, encoding.offsets) = first.into_iter().chain(own).chain(last).unzip();
+        encoding.full_length = encoding.ids.len();
+        encoding.token_types = vec![0; encoding.full_length];
+        Ok(encoding)
+    }
+
+    fn score_in(
+        &self,
+        session: &mut Session,
+        sequence: Sequence,
+        given: &[u32],
+        encoding: Encoding,
+    ) -> Result<Score> {
+        let ids = [given, &encoding.ids].concat();
+        let unpredicted = usize::from(given.is_empty()).min(ids.len());
+        let mut log_probabilities = vec![None; unpredicted];
+        self.predictions(session, sequence, &ids, &mut |position, next| {
+            // The decoder's prompt itself is given.
+            if position + 1 >= given.len() {
+                log_probabilities.push(Some(next));
+            }
+        })?;
+        let counted: Vec<f32> = log_probabilities.iter().copied().flatten().collect();
+        let tokens = encoding.ids.iter().zip(encoding.offsets).zip(log_probabilities);
+        let tokens = tokens.map(|((&id, range), log_probability)| {
+            let token = self.target_tokenizer().token(id).unwrap_or_default();
+            ScoredToken { id, token, range, log_probability }
+        });
+        Ok(Score {
+            tokens: tokens.collect(),
+            log_probability: counted.iter().map(|&x| f64::from(x)).sum(),
+            counted: counted.len(),
+        })
+    }
+
+    /// Calls `each` with every position but the last, and ln p of the id that follows it.
+    fn predictions(
+        &self,
+        session: &mut Session,
+        sequence: Sequence,
+        ids: &[u32],
+        each: &mut dyn FnMut(usize, f32),
+    ) -> Result<()> {
+        if ids.is_empty() {
+            return Err(Error::EmptySequence { sequence: 0 });
+        }
+        let maximum = session.max_length();
+        if ids.len() > maximum {
+            return Err(Error::SequenceTooLong { sequence: 0, tokens: ids.len(), maximum });
+        }
+        let vocabulary = session.generator()?.limits().vocabulary;
+        let rows = (LOGITS / vocabulary.max(1)).clamp(1, session.max_tokens().max(1));
+        let mut logits = Vec::new();
+        let (read, cpu) = (&ids[..ids.len() - 1], self.model.cpu());
+        for (index, chunk) in read.chunks(rows).enumerate() {
+            logits.resize(chunk.len() * vocabulary, 0.0);
+            let chunks = [Chunk::new(sequence, chunk)];
+            session.extend(&chunks, Output::AllLogits, &mut logits)?;
+            log_softmax(cpu, Par::SERIAL, MatMut::new(&mut logits, chunk.len(), vocabulary));
+            for (row, position) in logits.chunks_exact(vocabulary).zip(index * rows..) {
+                let id = ids[position + 1];
+                let value = row.get(id as usize).copied();
+                let value = value.ok_or(Error::TokenId {
+                    sequence: 0,
+                    index: position + 1,
+                    id,
+                    vocabulary,
+                })?;
+                if value.is_nan() {
+                    return Err(Error::InvalidLogit { sequence: 0, step: position, id, value });
+                }
+                each(position, value);
+            }
+        }
+        Ok(())
+    }
+}
