@@ -38,7 +38,7 @@ pub struct AttentionMap {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct AttentionMaps {
-    /// Tokens that attend: the rows of a map.
+    /// Tokens that attend, as [`Tokenizer::label`] shows them: the rows of a map.
     pub queries: Vec<String>,
     /// Tokens that are attended to: its columns.
     pub keys: Vec<String>,
@@ -154,7 +154,7 @@ impl TextModel {
 }
 
 fn names(tokenizer: &Tokenizer, ids: &[u32]) -> Vec<String> {
-    ids.iter().map(|&id| tokenizer.token(id).unwrap_or_else(|| id.to_string())).collect()
+    ids.iter().map(|&id| tokenizer.label(id)).collect()
 }
 
 /// Those that are named, ascending and once each; all when none is.

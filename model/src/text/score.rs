@@ -118,7 +118,8 @@ impl TextModel {
         });
         Ok(Score {
             tokens: tokens.collect(),
-            log_probability: counted.iter().map(|&x| f64::from(x)).sum(),
+            // Adding 0 turns the −0 of an empty sum into 0.
+            log_probability: counted.iter().map(|&x| f64::from(x)).sum::<f64>() + 0.0,
             counted: counted.len(),
         })
     }

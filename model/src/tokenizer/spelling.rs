@@ -82,6 +82,26 @@ impl Tokenizer {
         TokenText { tokenizer: self, context: before.iter().rev().find(seen).copied() }
     }
 
+    /// A token for readers: in its text, as far as that is text, with `·` for a space and escapes for what cannot be seen.
+    pub fn label(&self, id: u32) -> String {
+        let Some(token) = self.visible(id) else {
+            return self.token(id).unwrap_or_else(|| format!("#{id}"));
+        };
+        let text = match self.spelling.bytes(&token).map(String::from_utf8) {
+            None => token,
+            Some(Ok(text)) => text,
+            Some(Err(error)) => {
+                return error.as_bytes().iter().map(|byte| format!("\\x{byte:02x}")).collect();
+            }
+        };
+        let readable = |c: char| match c {
+            ' ' | '▁' => "·".to_owned(),
+            c if c.is_control() || c.is_whitespace() => c.escape_default().to_string(),
+            c => c.to_string(),
+        };
+        text.chars().map(readable).collect()
+    }
+
     /// The token as the vocabulary writes it, unless it is a special one or none.
     fn visible(&self, id: u32) -> Option<String> {
         self.token(id).filter(|token| !self.inner.get_added_vocabulary().is_special_token(token))

@@ -6,7 +6,7 @@ use crate::options::{ModelArgs, TextArgs};
 use crate::source::Source;
 use clap::ValueEnum;
 use serde::Serialize;
-use std::io::{BufWriter, IsTerminal, StdoutLock, Write, stderr, stdin, stdout};
+use std::io::{BufWriter, StdoutLock, Write, stdout};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -81,10 +81,8 @@ fn write(
 
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
     let mut embedder = Embedder::new(&args.model, &args.text)?;
-    if args.texts.is_empty() && stdin().is_terminal() {
-        let _ = writeln!(stderr(), "headrow: reading texts from the terminal, one per line");
-    }
     let mut source = Source::arguments_or_stdin(args.texts);
+    source.announce("texts");
     let out = BufWriter::with_capacity(64 << 10, stdout().lock());
     embedder.run(&mut source, &mut Writer { format: args.format, out })
 }

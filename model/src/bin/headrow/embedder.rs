@@ -1,6 +1,6 @@
 //! The loop that `embed` and `similarity` share: texts in, vectors out, in order, in constant memory.
 
-use crate::failure::Failure;
+use crate::failure::{Failure, culprit, explain};
 use crate::options::{ModelArgs, TextArgs};
 use crate::progress::Progress;
 use crate::source::Source;
@@ -116,41 +116,11 @@ pub(crate) fn session_options(
     let mut options = SessionOptions::default()
         .with_max_sequences(MAX_SEQUENCES)
         .with_max_tokens(encoder.max_length().max(MAX_TOKENS));
-    if let Some(threads) = model.threads {
-        options = options.with_threads(threads.into());
-    }
+    options = model.compute.session_options(options);
     if let Some(bytes) = max_memory {
         options = options.with_memory_cap(bytes);
     }
     options
-}
-
-/// Which text of a call is refused.
-fn culprit(error: &Error) -> Option<usize> {
-    match error {
-        Error::TextTooLong { text, .. } | Error::Text { text, .. } => Some(*text),
-        Error::TokenId { sequence, .. }
-        | Error::TokenType { sequence, .. }
-        | Error::EmptySequence { sequence }
-        | Error::SequenceTooLong { sequence, .. } => Some(*sequence),
-        _ => None,
-    }
-}
-
-/// The same error about a text that has a name.
-fn explain(name: &str, error: Error) -> String {
-    match error {
-        Error::TextTooLong { tokens, maximum, .. } => {
-            format!("{name}: {tokens} tokens, the limit is {maximum}")
-        }
-        Error::TokenId { id, vocabulary, .. } => {
-            format!("{name}: the tokenizer gives id {id}, the model has {vocabulary} words")
-        }
-        Error::Text { source, .. } => format!("{name}: {source}"),
-        Error::EmptySequence { .. } => format!("{name}: the tokenizer gives no tokens"),
-        error if culprit(&error).is_some() => format!("{name}: {error}"),
-        error => error.to_string(),
-    }
 }
 
 /// A vector that no format can say and nothing can be compared with.

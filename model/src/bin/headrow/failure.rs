@@ -1,5 +1,6 @@
 //! Why a command ends early.
 
+use headrow::Error;
 use std::io;
 
 /// The two ways to end early.
@@ -39,6 +40,37 @@ pub(crate) fn one_line(message: &str) -> String {
         }
     }
     line
+}
+
+/// Which text of a call is refused.
+pub(crate) fn culprit(error: &Error) -> Option<usize> {
+    match error {
+        Error::TextTooLong { text, .. } | Error::Text { text, .. } => Some(*text),
+        Error::TokenId { sequence, .. }
+        | Error::TokenType { sequence, .. }
+        | Error::EmptySequence { sequence }
+        | Error::SequenceTooLong { sequence, .. } => Some(*sequence),
+        _ => None,
+    }
+}
+
+/// The same error about a text that has a name.
+pub(crate) fn explain(name: &str, error: Error) -> String {
+    match error {
+        Error::TextTooLong { tokens, maximum, .. }
+        | Error::SequenceTooLong { tokens, maximum, .. } => {
+            format!("{name}: {tokens} tokens, the limit is {maximum}")
+        }
+        Error::TokenId { id, vocabulary, .. } => {
+            format!("{name}: the tokenizer gives id {id}, the model has {vocabulary} words")
+        }
+        Error::Text { source, .. } => explain(name, *source),
+        Error::EmptySequence { .. } => format!("{name}: the tokenizer gives no tokens"),
+        Error::InvalidLogit { .. } => {
+            format!("{name}: the model gives values that are not finite, as the weights may")
+        }
+        error => format!("{name}: {error}"),
+    }
 }
 
 #[cfg(test)]

@@ -37,12 +37,15 @@ impl Subject {
         }
         if let Some(folder) = &args.model {
             let there = |name| folder.join(name).symlink_metadata().is_ok();
-            if !there("tokenizer.json") && !there("modules.json") {
-                let options = LoadOptions::default().with_isa(args.isa);
+            let path = folder.join("config.json");
+            // Decoders give no vectors of texts, whatever tokenizer lies beside them.
+            let decoder = !there("modules.json") && Config::from_file(path)?.decoder.is_some();
+            if decoder || !there("tokenizer.json") && !there("modules.json") {
+                let options = LoadOptions::default().with_isa(args.compute.isa);
                 return Ok(Subject::Bare(Box::new(Model::from_dir_with(folder, &options)?)));
             }
         }
-        let options = SentenceOptions::default().with_isa(args.isa);
+        let options = SentenceOptions::default().with_isa(args.compute.isa);
         Ok(Subject::Sentences(Box::new(load(args, &options)?)))
     }
 
@@ -75,12 +78,12 @@ struct Report<'a> {
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let subject = Subject::load(&args.model)?;
-    let cpu = match (subject.model(), args.model.isa) {
+    let cpu = match (subject.model(), args.model.compute.isa) {
         (Some(model), _) => model.cpu(),
         (None, Some(isa)) => Cpu::with_isa(isa).ok_or(headrow::Error::Isa(isa))?,
         (None, None) => Cpu::detect(),
     };
-    let threads = args.model.threads.map_or_else(default_threads, usize::from);
+    let threads = args.model.compute.threads.map_or_else(default_threads, usize::from);
     let session = match subject.sentences() {
         Some(encoder) => {
             let options = session_options(encoder, &args.model, None);

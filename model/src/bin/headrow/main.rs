@@ -1,17 +1,23 @@
-//! The command `headrow`: sentence vectors and rankings from text, and what a model folder holds.
+//! The command `headrow`: texts continued, translated and scored, sentence vectors and rankings, pictures of attention, and
+//! what a model folder holds.
 //!
 //! Results go to standard output, one record per line. Whatever is wrong with a file, a model or the input
 //! becomes one line on standard error and exit status 2. A reader that goes away ends the command quietly.
 #![forbid(unsafe_code)]
 
+mod attention;
+mod decoding;
 mod embed;
 mod embedder;
 mod failure;
+mod generate;
 mod info;
 mod options;
 mod progress;
+mod score;
 mod similarity;
 mod source;
+mod translate;
 
 use clap::{Parser, Subcommand};
 use failure::Failure;
@@ -20,11 +26,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind, set_hook};
 use std::process::ExitCode;
 use std::sync::Mutex;
 
-/// Sentence vectors from Transformer encoders, on the CPU.
+/// Transformers on the CPU: text, translations, scores and sentence vectors.
 ///
 /// Models are folders in Hugging Face layout (config.json, model.safetensors, tokenizer.json), read with
-/// --model DIR. Without it a small model inside the program is used, to try things out: its weights are
-/// seeded and untrained, so that its vectors mean little.
+/// --model DIR. Without it embed, similarity and info use a small model inside the program, to try things out:
+/// its weights are seeded and untrained, so that its vectors mean little.
 #[derive(Parser)]
 #[command(name = "headrow", version, disable_help_subcommand = true)]
 struct Cli {
@@ -44,6 +50,28 @@ enum Command {
     /// The likest comes first; of equals, the one that came first. Candidates are the further arguments, the
     /// lines of a file, or those of standard input.
     Similarity(similarity::Args),
+    /// Continue texts with a decoder.
+    ///
+    /// Prompts are the arguments, the lines of standard input, or a file. The text is written as it comes. What
+    /// no option says is as the folder's generation_config.json has it; without that, greedy search for at most
+    /// 128 tokens.
+    Generate(generate::Args),
+    /// Translate texts with an encoder–decoder.
+    ///
+    /// A line for each text, in order. What no option says is as the folder's generation_config.json or config.json
+    /// has it; without that, greedy search for at most 256 tokens.
+    Translate(translate::Args),
+    /// Tell how likely texts are to a decoder, or targets to an encoder–decoder.
+    ///
+    /// The log-probability is the sum of ln p over the tokens that count, the perplexity exp of minus their mean. A
+    /// decoder's first token does not count, for nothing predicts it, and no end is added; beside an encoder all
+    /// tokens of the target count, and its end is one of them.
+    Score(score::Args),
+    /// Draw attention maps as SVG, with the tokens on both axes.
+    ///
+    /// Rows are the tokens that attend, columns those they attend to; the darker the heavier. A grid shows layers and
+    /// heads.
+    Attention(attention::Args),
     /// Show what a model consists of, and what this machine computes it with.
     ///
     /// The architecture, the parameters of each part and in total, the type of the numbers, the memory, the
@@ -56,6 +84,10 @@ fn main() -> ExitCode {
     let done = in_one_line(|| match command {
         Command::Embed(args) => embed::run(args),
         Command::Similarity(args) => similarity::run(args),
+        Command::Generate(args) => generate::run(args),
+        Command::Translate(args) => translate::run(args),
+        Command::Score(args) => score::run(args),
+        Command::Attention(args) => attention::run(&args),
         Command::Info(args) => info::run(&args),
     });
     match done {

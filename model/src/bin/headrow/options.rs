@@ -1,7 +1,11 @@
 //! Options that commands share.
 
+use crate::failure::Failure;
 use clap::ValueEnum;
-use headrow::{Isa, Normalization, Pooling, SentenceOptions, TooLong};
+use headrow::{
+    Isa, LoadOptions, Normalization, Pooling, SentenceOptions, Session, SessionOptions, TextModel,
+    TooLong,
+};
 use std::path::PathBuf;
 
 /// Which model, and what computes it.
@@ -12,6 +16,39 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) model: Option<PathBuf>,
 
+    #[command(flatten)]
+    pub(crate) compute: ComputeArgs,
+}
+
+/// Which language model or translator, and what computes it.
+#[derive(clap::Args)]
+pub(crate) struct LanguageArgs {
+    /// Folder of the model, in Hugging Face layout, with its tokenizer.
+    #[arg(long, value_name = "DIR")]
+    model: PathBuf,
+
+    #[command(flatten)]
+    compute: ComputeArgs,
+}
+
+impl LanguageArgs {
+    pub(crate) fn load(&self) -> Result<TextModel, Failure> {
+        let options = LoadOptions::default().with_isa(self.compute.isa);
+        Ok(TextModel::from_dir_with(&self.model, &options)?)
+    }
+
+    pub(crate) fn session(
+        &self,
+        model: &TextModel,
+        options: SessionOptions,
+    ) -> Result<Session, Failure> {
+        Ok(model.session(&self.compute.session_options(options))?)
+    }
+}
+
+/// What computes.
+#[derive(clap::Args)]
+pub(crate) struct ComputeArgs {
     /// Threads to compute with. Without it: as many as this process may use, at most one per core.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) threads: Option<u16>,
@@ -20,6 +57,16 @@ pub(crate) struct ModelArgs {
     /// machine. The results have the same bits on each.
     #[arg(long, value_name = "NAME")]
     pub(crate) isa: Option<Isa>,
+}
+
+impl ComputeArgs {
+    /// The same options with the threads that are wanted.
+    pub(crate) fn session_options(&self, options: SessionOptions) -> SessionOptions {
+        match self.threads {
+            Some(threads) => options.with_threads(threads.into()),
+            None => options,
+        }
+    }
 }
 
 /// How texts become vectors.
@@ -54,7 +101,7 @@ impl TextArgs {
             (false, false) => None,
         };
         SentenceOptions::default()
-            .with_isa(model.isa)
+            .with_isa(model.compute.isa)
             .with_too_long(match self.too_long {
                 OnTooLong::Truncate => TooLong::Truncate,
                 OnTooLong::Error => TooLong::Error,

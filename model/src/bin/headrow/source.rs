@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
 use std::path::Path;
 
 /// Most texts that are given out together.
@@ -67,6 +67,31 @@ impl Source {
             File::open(path).map_err(|error| Failure::Message(format!("{place}: {error}")))?;
         let total = length(&file);
         Ok(Source::lines(Box::new(file), place, total))
+    }
+
+    /// A file as one text.
+    pub(crate) fn whole_file(path: &Path) -> Result<Source, Failure> {
+        let place = path.display().to_string();
+        let failure = |problem: String| Failure::Message(format!("{place}: {problem}"));
+        let mut bytes = Vec::new();
+        File::open(path)
+            .and_then(|file| file.take(LONGEST as u64 + 1).read_to_end(&mut bytes))
+            .map_err(|error| failure(error.to_string()))?;
+        if bytes.len() > LONGEST {
+            return Err(failure(format!("longer than {} MiB", LONGEST >> 20)));
+        }
+        let text = String::from_utf8(bytes).map_err(|error| {
+            failure(format!("not UTF-8 from byte {} on", error.utf8_error().valid_up_to() + 1))
+        })?;
+        Ok(Source::new(Origin::Arguments(vec![text].into_iter()), "text"))
+    }
+
+    /// Tells whoever sits at the terminal that it is their turn.
+    pub(crate) fn announce(&self, what: &str) {
+        if matches!(self.origin, Origin::Lines(_)) && io::stdin().is_terminal() {
+            let _ =
+                writeln!(io::stderr(), "headrow: reading {what} from the terminal, one per line");
+        }
     }
 
     fn lines(reader: Box<dyn Read>, place: String, total: Option<u64>) -> Source {

@@ -1,0 +1,107 @@
+//! `headrow attention`: pictures of where a model looks.
+
+mod picture;
+
+use crate::failure::{Failure, explain};
+use crate::options::LanguageArgs;
+use clap::ValueEnum;
+use headrow::{AttentionKind, Config, Text};
+use picture::Picture;
+use std::io::{Write, stdout};
+use std::path::PathBuf;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    model: LanguageArgs,
+
+    /// Which attention: without it cross-attention where there is one, else that of a text to itself.
+    #[arg(long, value_name = "KIND", value_enum)]
+    kind: Option<Kind>,
+
+    /// Layers, counted from 0; without it the last one.
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    layer: Vec<usize>,
+
+    /// Heads, counted from 0; without it all.
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    head: Vec<usize>,
+
+    /// Write the picture to this file instead of standard output.
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    /// What the model reads.
+    text: String,
+
+    /// What the decoder of an encoder–decoder reads; without it, its own translation.
+    target: Option<String>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Kind {
+    /// A decoder's attention to what it has read.
+    #[value(name = "self")]
+    Decoder,
+    /// A decoder's attention to the source.
+    Cross,
+    /// An encoder's attention to its own text.
+    Encoder,
+}
+
+impl Kind {
+    fn of(config: &Config) -> Kind {
+        match (&config.encoder, &config.decoder) {
+            (Some(_), Some(_)) => Kind::Cross,
+            (_, None) => Kind::Encoder,
+            (None, _) => Kind::Decoder,
+        }
+    }
+
+    fn attention(self) -> AttentionKind {
+        match self {
+            Kind::Decoder => AttentionKind::Decoder,
+            Kind::Cross => AttentionKind::Cross,
+            Kind::Encoder => AttentionKind::Encoder,
+        }
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            Kind::Decoder => "Decoder self-attention",
+            Kind::Cross => "Cross-attention",
+            Kind::Encoder => "Encoder self-attention",
+        }
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let model = args.model.load()?;
+    let config = model.model().config();
+    let kind = args.kind.unwrap_or_else(|| Kind::of(config));
+    let stack = match kind {
+        Kind::Encoder => config.encoder.as_ref(),
+        Kind::Decoder | Kind::Cross => config.decoder.as_ref(),
+    };
+    let layers = match (args.layer.as_slice(), stack) {
+        ([], Some(stack)) => vec![stack.layers - 1],
+        (layers, _) => layers.to_vec(),
+    };
+    let mut session = args.model.session(&model, model.session_options(1, model.options()))?;
+    let text = match &args.target {
+        Some(target) => Text::Pair(&args.text, target),
+        None => Text::Single(&args.text),
+    };
+    let maps = model
+        .attention(&mut session, text, kind.attention(), &layers, &args.head)
+        .map_err(|error| Failure::Message(explain("the text", error)))?;
+    let svg = Picture { title: kind.title(), maps: &maps }.svg();
+    match &args.output {
+        None => {
+            let mut out = stdout().lock();
+            out.write_all(svg.as_bytes()).and_then(|()| out.flush()).map_err(Failure::output)
+        }
+        Some(path) => std::fs::write(path, svg)
+            .map_err(|error| Failure::Message(format!("{}: {error}", path.display()))),
+    }
+}
