@@ -306,7 +306,7 @@ fn info_counts_what_the_file_holds() {
         let parts = parameters["parts"].as_object().unwrap();
         assert_eq!(parts.values().map(|n| n.as_u64().unwrap()).sum::<u64>(), of(""));
         assert_eq!(parts["embeddings"].as_u64().unwrap(), of("embeddings."));
-        assert_eq!(info["model"]["layers"], 2);
+        assert_eq!(info["model"]["encoder"]["layers"], 2);
         assert_eq!(info["model"]["dtype"]["file"], json!(["F32"]));
         assert!(info["model"]["memory"]["weights"].as_u64().unwrap() >= 4 * of(""));
         assert!(info["model"]["memory"]["session"].as_u64().unwrap() > 0);
@@ -418,7 +418,7 @@ fn a_config_that_does_not_fit_the_weights_is_refused_whatever_it_claims() {
         folder.write("config.json", whole);
     }
     for (field, value) in [
-        ("model_type", json!("gpt2")),
+        ("model_type", json!("mamba")),
         ("hidden_act", json!("nothing known")),
         ("layer_norm_eps", json!(0)),
         ("position_embedding_type", json!("relative_key")),
