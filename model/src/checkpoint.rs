@@ -9,8 +9,10 @@ mod reader;
 mod bart;
 mod bert;
 mod gpt2;
+mod gpt_neox;
 mod llama;
 mod opennmt;
+mod opt;
 mod whisper;
 
 use crate::config::{Config, Fields};
@@ -88,7 +90,10 @@ const READINGS: &[Reading] = &[
     bert::BERT,
     bert::ROBERTA,
     bert::DISTILBERT,
+    bert::ALBERT,
     gpt2::GPT2,
+    gpt_neox::GPT_NEOX,
+    opt::OPT,
     llama::LLAMA,
     llama::MISTRAL,
     llama::QWEN2,

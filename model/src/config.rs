@@ -116,8 +116,10 @@ pub enum Input {
 pub struct TokenInput {
     /// v: tokens in the vocabulary.
     pub vocabulary: usize,
-    /// Features of a row of the tables. Where it is not d_model, a linear map follows.
+    /// Features of a word's row. Where it is not d_model, a linear map leads there.
     pub width: usize,
+    /// What that map is given.
+    pub widening: Widening,
     /// Multiplies the words: √d_model in the paper.
     pub scale: f32,
     /// Token types (segments of a sentence pair); 0 when the model has none.
@@ -126,6 +128,40 @@ pub struct TokenInput {
     pub positions: Positions,
     /// Whether a norm follows the sum.
     pub norm: bool,
+}
+
+impl TokenInput {
+    /// Words of d_model features, as they are: no positions, types or norm.
+    pub(crate) fn words(vocabulary: usize, d_model: usize) -> TokenInput {
+        TokenInput {
+            vocabulary,
+            width: d_model,
+            widening: Widening::default(),
+            scale: 1.0,
+            token_types: 0,
+            positions: Positions::None,
+            norm: false,
+        }
+    }
+
+    /// Features of what is added to the words.
+    pub(crate) fn sum_width(&self, d_model: usize) -> usize {
+        match self.widening {
+            Widening::Sum => self.width,
+            Widening::Words => d_model,
+        }
+    }
+}
+
+/// What is mapped to d_model features where the words are narrower.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Widening {
+    /// The sum of words, types and positions, behind its norm: all tables are narrow (ALBERT).
+    #[default]
+    Sum,
+    /// The words alone; types and positions are as wide as the model (OPT).
+    Words,
 }
 
 /// What is added to a token for its place (§3.5).
@@ -569,7 +605,9 @@ impl Input {
                         }
                         Ok(())
                     }
-                    Positions::Sinusoidal { layout, .. } => layout.check(tokens.width, place),
+                    Positions::Sinusoidal { layout, .. } => {
+                        layout.check(tokens.sum_width(d_model), place)
+                    }
                     Positions::None => Ok(()),
                 }
             }

@@ -39,7 +39,22 @@ pub(crate) struct Embedding {
     pub(crate) types: Vec<f32>,
     pub(crate) norm: Option<Norm>,
     /// From `width` to d_model features where they differ.
-    pub(crate) projection: Option<Linear>,
+    pub(crate) projection: Option<Projection>,
+}
+
+/// Which of an embedding's rows are mapped to d_model features.
+pub(crate) enum Projection {
+    /// Those of the whole sum.
+    Sum(Linear),
+    /// Those of the words; types and positions are added to what the map gives.
+    Words(Linear),
+}
+
+impl Projection {
+    fn map(&self) -> &Linear {
+        let (Projection::Sum(map) | Projection::Words(map)) = self;
+        map
+    }
 }
 
 /// Tokens as an embedding reads them.
@@ -66,8 +81,9 @@ impl Embedding {
         }
     }
 
-    /// out ← LN(scale·word + type + position)·W, a row per token. `sinusoids` are the rows of a table that
-    /// the session made, when the positions are such.
+    /// out ← LN(scale·word + type + position)·W, a row per token, or LN(scale·word·W + type + position), or
+    /// without what is not there. `sinusoids` are the rows of a table that the session made, when the
+    /// positions are such.
     pub(crate) fn forward(
         &self,
         call: Call<'_>,
@@ -76,22 +92,28 @@ impl Embedding {
         out: MatMut<'_>,
         stack: &mut Stack<'_>,
     ) {
-        let (mut sum, mut stack) = take(stack, tokens.ids.len(), self.width);
+        let Some(Projection::Sum(map)) = &self.projection else {
+            return self.normed_sum(call, tokens, sinusoids, out, stack);
+        };
+        let (mut narrow, mut stack) = take(stack, tokens.ids.len(), self.width);
+        self.normed_sum(call, tokens, sinusoids, narrow.reborrow(), &mut stack);
+        let identity = Activation::Identity;
+        map.forward(call, narrow.as_ref(), identity, None, out, &mut stack);
+    }
+
+    /// out ← LN(sum), or the sum alone.
+    fn normed_sum(
+        &self,
+        call: Call<'_>,
+        tokens: Tokens<'_>,
+        sinusoids: Option<Mat<'_>>,
+        out: MatMut<'_>,
+        stack: &mut Stack<'_>,
+    ) {
+        let Some(norm) = &self.norm else { return self.sum(call, tokens, sinusoids, out, stack) };
+        let (mut sum, mut stack) = take(stack, out.rows(), out.cols());
         self.sum(call, tokens, sinusoids, sum.reborrow(), &mut stack);
-        let sum = sum.as_ref();
-        match (&self.norm, &self.projection) {
-            (None, None) => copy(sum, out),
-            (Some(norm), None) => norm.forward(call, sum, out),
-            (norm, Some(projection)) => {
-                let (mut normed, mut stack) = take(&mut stack, sum.rows(), sum.cols());
-                match norm {
-                    Some(norm) => norm.forward(call, sum, normed.reborrow()),
-                    None => copy(sum, normed.reborrow()),
-                }
-                let normed = normed.as_ref();
-                projection.forward(call, normed, Activation::Identity, None, out, &mut stack);
-            }
-        }
+        norm.forward(call, sum.as_ref(), out);
     }
 
     /// out ← scale·word + type + position.
@@ -103,7 +125,7 @@ impl Embedding {
         out: MatMut<'_>,
         stack: &mut Stack<'_>,
     ) {
-        let rows = tokens.ids.len();
+        let (rows, cols) = (out.rows(), out.cols());
         let (positions, mut stack) = stack.take::<u32>(rows);
         self.positions.rows(tokens.ids, tokens.places, positions);
         let (types, mut stack) = stack.take::<u32>(rows);
@@ -112,57 +134,79 @@ impl Embedding {
             None => types.fill(0),
         }
         let (counted, mut stack) = stack.take::<u32>(rows);
-        let (mut gathered, _) = take(&mut stack, rows, self.width);
-        let word = match &*self.words {
-            Words::Rows(words) => {
-                Lookup { table: self.table(words), ids: tokens.ids, scale: self.scale }
-            }
-            // A packed table has a word's features nr elements apart.
-            Words::Packed(packed) => {
-                for (i, &id) in tokens.ids.iter().enumerate() {
-                    counted[i] = i as u32;
-                    packed.copy_column(id as usize, gathered.row_mut(i));
-                }
-                Lookup { table: gathered.as_ref(), ids: counted, scale: self.scale }
-            }
-        };
-        let token_type = Lookup { table: self.table(&self.types), ids: types, scale: 1.0 };
-        let position = self.positions.learned().map(|table| self.table(table)).or(sinusoids);
+        let (gathered, mut stack) = stack.take::<f32>(rows * self.width);
+        let word = self.word(tokens.ids, counted, gathered);
+        let table = |values| table(values, cols);
+        let token_type = Lookup { table: table(&self.types), ids: types, scale: 1.0 };
+        let token_type = (!self.types.is_empty()).then_some(token_type);
+        let position = self.positions.learned().map(table).or(sinusoids);
         let position = position.map(|table| Lookup { table, ids: positions, scale: 1.0 });
-        let (cpu, par) = (call.cpu, call.par);
-        match (self.types.is_empty(), position) {
-            (true, None) => embed(cpu, par, &[word], out),
-            (true, Some(position)) => embed(cpu, par, &[word, position], out),
-            (false, None) => embed(cpu, par, &[word, token_type], out),
-            (false, Some(position)) => embed(cpu, par, &[word, token_type, position], out),
+        let Some(Projection::Words(map)) = &self.projection else {
+            return add(call, [Some(word), token_type, position], out);
+        };
+        let (mut words, mut stack) = take(&mut stack, rows, self.width);
+        let (mut others, mut stack) = take(&mut stack, rows, cols);
+        add(call, [Some(word), None, None], words.reborrow());
+        let added = token_type.or(position).is_some();
+        add(call, [None, token_type, position], others.reborrow());
+        let residual = added.then(|| others.as_ref());
+        map.forward(call, words.as_ref(), Activation::Identity, residual, out, &mut stack);
+    }
+
+    /// The look-up of these words. A packed table has a word's features nr elements apart, so they go to
+    /// `gathered` first.
+    fn word<'l>(
+        &'l self,
+        ids: &'l [u32],
+        counted: &'l mut [u32],
+        gathered: &'l mut [f32],
+    ) -> Lookup<'l> {
+        match &*self.words {
+            Words::Rows(words) => {
+                Lookup { table: table(words, self.width), ids, scale: self.scale }
+            }
+            Words::Packed(packed) => {
+                for (i, (&id, row)) in ids.iter().zip(gathered.chunks_mut(self.width)).enumerate() {
+                    counted[i] = i as u32;
+                    packed.copy_column(id as usize, row);
+                }
+                Lookup { table: table(gathered, self.width), ids: counted, scale: self.scale }
+            }
         }
     }
 
-    /// Scratch for up to `rows` tokens.
-    pub(crate) fn scratch(&self, cpu: Cpu, threads: usize, rows: usize) -> Need {
-        let ids = Need::of::<u32>(rows).times(3).and(room(rows, self.width));
-        let after = match &self.projection {
-            Some(map) => room(rows, self.width).and(map.scratch(cpu, threads, rows)),
-            None => Need::NONE,
-        };
-        room(rows, self.width).and(ids.or(after))
+    /// Scratch for up to `rows` tokens of d_model features.
+    pub(crate) fn scratch(&self, cpu: Cpu, threads: usize, rows: usize, d_model: usize) -> Need {
+        let (narrow, wide) = (room(rows, self.width), room(rows, d_model));
+        let map = self.projection.as_ref().map(|map| map.map().scratch(cpu, threads, rows));
+        let map = map.unwrap_or(Need::NONE);
+        // Ids and gathered words; with a map of words also what is mapped and what is added.
+        let sum = Need::of::<u32>(rows).times(3).and(narrow).and(narrow).and(wide).and(map);
+        // The sum, and in front of it what the norm reads.
+        wide.or(narrow).and(narrow).and(sum)
     }
 
     /// Tables, norm and projection, beside the words, which others may share.
     pub(crate) fn size(&self) -> Size {
         let positions = self.positions.learned().map_or(Size::default(), Size::plain);
         let norm = self.norm.as_ref().map_or(Size::default(), Norm::size);
-        let projection = self.projection.as_ref().map_or(Size::default(), Linear::size);
+        let projection = self.projection.iter().map(|map| map.map().size()).sum();
         positions + Size::plain(&self.types) + norm + projection
-    }
-
-    fn table<'t>(&self, values: &'t [f32]) -> Mat<'t> {
-        Mat::new(values, values.len() / self.width, self.width)
     }
 }
 
-fn copy(from: Mat<'_>, mut to: MatMut<'_>) {
-    to.copy_from(from);
+fn table(values: &[f32], width: usize) -> Mat<'_> {
+    Mat::new(values, values.len() / width, width)
+}
+
+/// out ← the sum of the rows that are looked up, or 0 where none are.
+fn add(call: Call<'_>, lookups: [Option<Lookup<'_>>; 3], out: MatMut<'_>) {
+    let (cpu, par) = (call.cpu, call.par);
+    let there = lookups.into_iter().flatten();
+    let Some(first) = there.clone().next() else { return embed(cpu, par, &[], out) };
+    let mut list = [first; 3];
+    let count = there.zip(&mut list).map(|(lookup, place)| *place = lookup).count();
+    embed(cpu, par, &list[..count], out);
 }
 
 /// scores ← scale·(x·P)·Eᵀ + bias: what the last states say about the next word.

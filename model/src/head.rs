@@ -3,7 +3,6 @@
 use crate::embedding::ReadOut;
 use crate::error::{Error, Result};
 use crate::linear::{Call, Linear, Size, room, take};
-
 use crate::sublayer::Norm;
 use crate::transformer::Sizes;
 use headrow_kernels::rows::math::tanh;
@@ -74,13 +73,33 @@ pub(crate) enum Squash {
     Relu,
 }
 
-/// squash(x_first·W₁ + b₁)·W₂ + b₂.
+/// What a sequence classifier's last map reads.
+pub(crate) enum Before {
+    /// What the pooler makes of the first state.
+    Pooler,
+    /// squash(x_first·W₁ + b₁) with a map of its own.
+    Dense(Linear),
+    /// The first state itself.
+    Nothing,
+}
+
+/// squash(x_first·W₁ + b₁)·W₂ + b₂, or without the first map.
 pub(crate) struct Classifier {
-    /// W₁, b₁; `None` means the pooler's.
-    pub(crate) dense: Option<Linear>,
+    pub(crate) dense: Before,
     pub(crate) squash: Squash,
     /// W₂, b₂.
     pub(crate) output: Linear,
+}
+
+impl Classifier {
+    /// W₁, b₁, which may be the pooler's.
+    fn dense<'a>(&'a self, pooler: Option<&'a Linear>) -> Option<&'a Linear> {
+        match &self.dense {
+            Before::Pooler => pooler,
+            Before::Dense(dense) => Some(dense),
+            Before::Nothing => None,
+        }
+    }
 }
 
 /// LN(σ(x·W + b))·Eᵀ + bias, E being the word embeddings unless the checkpoint has a matrix of its own.
@@ -153,9 +172,10 @@ impl Heads {
                 self.masked_lm.as_ref().expect(there).forward(call, encoded, out, stack)
             }
             Head::SequenceClassifier => {
-                let Classifier { dense, squash, output } = self.classifier.as_ref().expect(there);
-                let dense = dense.as_ref().or(self.pooler.as_ref()).expect(there);
-                classify(dense, *squash, output, call, encoded, out, stack);
+                let classifier = self.classifier.as_ref().expect(there);
+                let dense = classifier.dense(self.pooler.as_ref());
+                let dense = dense.map(|dense| (dense, classifier.squash));
+                classify(dense, &classifier.output, call, encoded, out, stack);
             }
             Head::TokenTagger => {
                 let tagger = self.tagger.as_ref().expect(there);
@@ -164,7 +184,7 @@ impl Heads {
             Head::NextSentence => {
                 let dense = self.pooler.as_ref().expect(there);
                 let output = self.next_sentence.as_ref().expect(there);
-                classify(dense, Squash::Tanh, output, call, encoded, out, stack);
+                classify(Some((dense, Squash::Tanh)), output, call, encoded, out, stack);
             }
         }
     }
@@ -180,7 +200,7 @@ impl Heads {
     ) -> Need {
         let of = |linear: &Linear, rows| linear.scratch(cpu, threads, rows);
         let classifier = self.classifier.as_ref();
-        let dense = [self.pooler.as_ref(), classifier.and_then(|head| head.dense.as_ref())];
+        let dense = [self.pooler.as_ref(), classifier.and_then(|head| head.dense(None))];
         let output = [self.next_sentence.as_ref(), classifier.map(|head| &head.output)];
         let first = room(sequences, d_model);
         // The first tokens' states, what the dense map makes of them, and the map at work.
@@ -205,8 +225,8 @@ impl Heads {
             sizes.add(name, lm.transform.size() + lm.norm.size() + lm.read_out.size());
         }
         if let Some(classifier) = &self.classifier {
-            let size: Size = linear(&classifier.dense) + classifier.output.size();
-            sizes.add(Head::SequenceClassifier.name(), size);
+            let dense: Size = classifier.dense(None).map(Linear::size).into_iter().sum();
+            sizes.add(Head::SequenceClassifier.name(), dense + classifier.output.size());
         }
         sizes.add(Head::TokenTagger.name(), linear(&self.tagger));
         sizes.add(Head::NextSentence.name(), linear(&self.next_sentence));
@@ -248,7 +268,7 @@ fn first_dense(
     stack: &mut Stack<'_>,
 ) {
     let (mut first, mut stack) = take(stack, encoded.segments.len(), encoded.hidden.cols());
-    pool(Pooling::Cls, Normalization::None, encoded.hidden, encoded.segments, first.reborrow());
+    first_states(encoded, first.reborrow());
     let activation = match squash {
         Squash::Tanh => Activation::Identity,
         Squash::Relu => Activation::Relu,
@@ -259,19 +279,28 @@ fn first_dense(
     }
 }
 
-/// out ← squash(x_first·W₁ + b₁)·W₂ + b₂, a row per sequence.
+/// out ← squash(x_first·W₁ + b₁)·W₂ + b₂, a row per sequence; or without the first map.
 fn classify(
-    dense: &Linear,
-    squash: Squash,
+    dense: Option<(&Linear, Squash)>,
     output: &Linear,
     call: Call<'_>,
     encoded: Encoded<'_>,
     out: MatMut<'_>,
     stack: &mut Stack<'_>,
 ) {
-    let (mut pooled, mut stack) = take(stack, encoded.segments.len(), dense.outputs());
-    first_dense(dense, squash, call, encoded, pooled.reborrow(), &mut stack);
+    let (mut pooled, mut stack) = take(stack, encoded.segments.len(), output.weight.k());
+    match dense {
+        Some((dense, squash)) => {
+            first_dense(dense, squash, call, encoded, pooled.reborrow(), &mut stack);
+        }
+        None => first_states(encoded, pooled.reborrow()),
+    }
     output.forward(call, pooled.as_ref(), Activation::Identity, None, out, &mut stack);
+}
+
+/// out ← x_first, a row per sequence.
+fn first_states(encoded: Encoded<'_>, out: MatMut<'_>) {
+    pool(Pooling::Cls, Normalization::None, encoded.hidden, encoded.segments, out);
 }
 
 /// One row per sequence from the rows of its tokens, in their order, so that neighbours do not matter.

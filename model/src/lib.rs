@@ -69,7 +69,7 @@ mod weights;
 pub use batch::Batch;
 pub use config::{
     Biases, Config, Family, Gating, Input, NormKind, Positions, ReadOutConfig, RelativePositions,
-    ScoreScale, SpecialTokens, StackConfig, TokenInput,
+    ScoreScale, SpecialTokens, StackConfig, TokenInput, Widening,
 };
 pub use error::{Error, Problems, Result};
 pub use head::{Head, Normalization, Pooling};

@@ -69,13 +69,15 @@ impl Session {
         let segments = reader.segments.try_reserve_exact(limits.sequences);
         segments.map_err(|_| out_of_memory())?;
         let (config, transformer) = (model.config(), model.transformer());
+        let d_model = config.d_model;
         if let (Some(stack), Some((_, encoder))) = (&config.encoder, &transformer.encoder) {
             let longest = limits.source_length;
-            reader.tables = Some(PlaceTables::new(stack, &encoder.buckets, longest, false)?);
+            reader.tables =
+                Some(PlaceTables::new(stack, d_model, &encoder.buckets, longest, false)?);
         }
         let mut sequences = None;
         if let (Some(stack), Some((_, decoder))) = (&config.decoder, &transformer.decoder) {
-            let tables = PlaceTables::new(stack, &decoder.buckets, limits.length, true)?;
+            let tables = PlaceTables::new(stack, d_model, &decoder.buckets, limits.length, true)?;
             let made = Sequences::new(model, &limits, tables);
             sequences = Some(made.ok_or_else(out_of_memory)?);
         }

@@ -62,10 +62,10 @@ impl Entrance {
         }
     }
 
-    /// Scratch for up to `rows` rows.
-    pub(crate) fn scratch(&self, cpu: Cpu, threads: usize, rows: usize) -> Need {
+    /// Scratch for up to `rows` rows of d_model features.
+    pub(crate) fn scratch(&self, cpu: Cpu, threads: usize, rows: usize, d_model: usize) -> Need {
         match self {
-            Entrance::Embedding(embedding) => embedding.scratch(cpu, threads, rows),
+            Entrance::Embedding(embedding) => embedding.scratch(cpu, threads, rows, d_model),
             Entrance::Spectrogram(entrance) => entrance.scratch(cpu, threads),
             Entrance::Vectors => Need::NONE,
         }
@@ -84,6 +84,25 @@ impl Entrance {
 }
 
 impl Transformer {
+    /// An encoder alone.
+    pub(crate) fn encoder_only(entrance: Entrance, encoder: Encoder, heads: Heads) -> Transformer {
+        Transformer { encoder: Some((entrance, encoder)), decoder: None, read_out: None, heads }
+    }
+
+    /// A decoder alone, which reads tokens.
+    pub(crate) fn decoder_only(
+        embedding: Embedding,
+        decoder: Decoder,
+        read_out: ReadOut,
+    ) -> Transformer {
+        Transformer {
+            encoder: None,
+            decoder: Some((Entrance::Embedding(embedding), decoder)),
+            read_out: Some(read_out),
+            heads: Heads::default(),
+        }
+    }
+
     /// How large each part is, in the order of the forward pass. Words that several parts share count
     /// once, with the first.
     pub(crate) fn sizes(&self) -> Vec<(&'static str, Size)> {

@@ -130,12 +130,10 @@ fn config(fields: &Fields<'_>, family: Family) -> Result<Config> {
     form.check(fields)?;
     let d_model = fields.size("d_model", None)?;
     let source = TokenInput {
-        vocabulary: fields.size("vocab_size", None)?,
-        width: d_model,
         scale: embedding_scale(fields, d_model, form.scaled)?,
-        token_types: 0,
         positions: form.positions(fields)?,
         norm: form.embedding_norm,
+        ..TokenInput::words(fields.size("vocab_size", None)?, d_model)
     };
     let vocabulary = match family {
         Family::Marian => fields.size("decoder_vocab_size", Some(source.vocabulary))?,
@@ -275,7 +273,7 @@ pub(super) fn embedding(
     side: &str,
 ) -> Result<Embedding> {
     let tokens = stack.token_input()?;
-    let positions = reader.positions(tokens, &format!("{side}.embed_positions"))?;
+    let positions = reader.positions(tokens, tokens.width, &format!("{side}.embed_positions"))?;
     let norm = match tokens.norm {
         true => {
             Some(reader.stack_norm(stack, tokens.width, &format!("{side}.layernorm_embedding"))?)

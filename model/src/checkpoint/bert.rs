@@ -1,15 +1,15 @@
-//! BERT_NAMES, RoBERT_NAMESa and DistilBERT_NAMES folders, and MiniLM's, which are BERT_NAMES's.
+//! BERT, RoBERTa, DistilBERT and ALBERT folders, and MiniLM's, which are BERT's.
 //!
 //! The families differ in names and options only; [`Names`] holds the names, and the same code builds the
 //! same layers for all of them.
 
-use super::layers::{output, projections};
+use super::layers::{LayerNames, usual_field};
 use super::{Family, Part, Reader, Reading};
 use crate::config::{Config, Fields, Input, Positions, StackConfig, TokenInput};
-use crate::embedding::{Embedding, ReadOut};
+use crate::embedding::{Embedding, Projection, ReadOut};
 use crate::encoder::{Encoder, EncoderLayer};
 use crate::error::Result;
-use crate::head::{Classifier, Heads, MaskedLm, Squash};
+use crate::head::{Before, Classifier, Heads, MaskedLm, Squash};
 use crate::transformer::{Entrance, Transformer};
 use headrow_kernels::Activation;
 
@@ -18,20 +18,17 @@ struct Names {
     /// Before the names of the encoder, unless the folder was saved without a head.
     prefix: &'static str,
     layer: &'static str,
-    query: &'static str,
-    key: &'static str,
-    value: &'static str,
-    attention_output: &'static str,
-    attention_norm: &'static str,
-    inner: &'static str,
-    outer: &'static str,
-    output_norm: &'static str,
+    in_layer: LayerNames,
+    /// The map from narrow embeddings to d_model.
+    projection: Option<&'static str>,
+    pooler: &'static str,
+    next_sentence: &'static str,
     /// Masked language model: transform, its norm, the read-out matrix, the two names of its bias.
     mlm_transform: &'static str,
     mlm_norm: &'static str,
     mlm_decoder: &'static str,
     mlm_bias: [&'static str; 2],
-    /// Sequence classifier: the map before the last one (BERT_NAMES: its pooler), and the last one.
+    /// Sequence classifier: the map before the last one (BERT and ALBERT: their pooler), and the last one.
     classifier_dense: &'static str,
     classifier: &'static str,
     /// Found in files, and without effect on anything computed here: buffers that older
@@ -39,8 +36,6 @@ struct Names {
     harmless: &'static [&'static str],
 }
 
-const POOLER: &str = "pooler.dense";
-const NEXT_SENTENCE: &str = "cls.seq_relationship";
 const WORDS: &str = "embeddings.word_embeddings.weight";
 const POSITIONS: &str = "embeddings.position_embeddings";
 const TYPES: &str = "embeddings.token_type_embeddings.weight";
@@ -56,19 +51,22 @@ const HARMLESS: &[&str] = &[
 const BERT_NAMES: Names = Names {
     prefix: "bert.",
     layer: "encoder.layer.",
-    query: "attention.self.query",
-    key: "attention.self.key",
-    value: "attention.self.value",
-    attention_output: "attention.output.dense",
-    attention_norm: "attention.output.LayerNorm",
-    inner: "intermediate.dense",
-    outer: "output.dense",
-    output_norm: "output.LayerNorm",
+    in_layer: LayerNames {
+        qkv: ["attention.self.query", "attention.self.key", "attention.self.value"],
+        attention_output: "attention.output.dense",
+        attention_norm: "attention.output.LayerNorm",
+        inner: "intermediate.dense",
+        outer: "output.dense",
+        feed_forward_norm: "output.LayerNorm",
+    },
+    projection: None,
+    pooler: "pooler.dense",
+    next_sentence: "cls.seq_relationship",
     mlm_transform: "cls.predictions.transform.dense",
     mlm_norm: "cls.predictions.transform.LayerNorm",
     mlm_decoder: "cls.predictions.decoder.weight",
     mlm_bias: ["cls.predictions.bias", "cls.predictions.decoder.bias"],
-    classifier_dense: POOLER,
+    classifier_dense: "pooler.dense",
     classifier: "classifier",
     harmless: HARMLESS,
 };
@@ -87,21 +85,48 @@ const ROBERTA_NAMES: Names = Names {
 const DISTILBERT_NAMES: Names = Names {
     prefix: "distilbert.",
     layer: "transformer.layer.",
-    query: "attention.q_lin",
-    key: "attention.k_lin",
-    value: "attention.v_lin",
-    attention_output: "attention.out_lin",
-    attention_norm: "sa_layer_norm",
-    inner: "ffn.lin1",
-    outer: "ffn.lin2",
-    output_norm: "output_layer_norm",
+    in_layer: LayerNames {
+        qkv: ["attention.q_lin", "attention.k_lin", "attention.v_lin"],
+        attention_output: "attention.out_lin",
+        attention_norm: "sa_layer_norm",
+        inner: "ffn.lin1",
+        outer: "ffn.lin2",
+        feed_forward_norm: "output_layer_norm",
+    },
     mlm_transform: "vocab_transform",
     mlm_norm: "vocab_layer_norm",
     mlm_decoder: "vocab_projector.weight",
     mlm_bias: ["vocab_projector.bias", "vocab_projector.bias"],
     classifier_dense: "pre_classifier",
-    classifier: "classifier",
-    harmless: HARMLESS,
+    ..BERT_NAMES
+};
+
+const ALBERT_NAMES: Names = Names {
+    prefix: "albert.",
+    // A group of layers that share their weights is one of ours.
+    layer: "encoder.albert_layer_groups.",
+    in_layer: LayerNames {
+        qkv: [
+            "albert_layers.0.attention.query",
+            "albert_layers.0.attention.key",
+            "albert_layers.0.attention.value",
+        ],
+        attention_output: "albert_layers.0.attention.dense",
+        attention_norm: "albert_layers.0.attention.LayerNorm",
+        inner: "albert_layers.0.ffn",
+        outer: "albert_layers.0.ffn_output",
+        feed_forward_norm: "albert_layers.0.full_layer_layer_norm",
+    },
+    projection: Some("encoder.embedding_hidden_mapping_in"),
+    pooler: "pooler",
+    // Whether two sentences are in their order.
+    next_sentence: "sop_classifier.classifier",
+    mlm_transform: "predictions.dense",
+    mlm_norm: "predictions.LayerNorm",
+    mlm_decoder: "predictions.decoder.weight",
+    mlm_bias: ["predictions.bias", "predictions.decoder.bias"],
+    classifier_dense: "pooler",
+    ..BERT_NAMES
 };
 
 /// Which heads the checkpoint has, and of what size.
@@ -122,11 +147,12 @@ impl Names {
             Family::Bert => &BERT_NAMES,
             Family::Roberta => &ROBERTA_NAMES,
             Family::DistilBert => &DISTILBERT_NAMES,
+            Family::Albert => &ALBERT_NAMES,
             other => unreachable!("{other} has a file of its own"),
         }
     }
 
-    /// Without the prefix, and with γ and β called weight and bias, which the first BERT_NAMES files did not.
+    /// Without the prefix, and with γ and β called weight and bias, which the first BERT files did not.
     fn canonical(&self, name: &str) -> String {
         let name = name.strip_prefix(self.prefix).unwrap_or(name);
         if let Some(norm) = name.strip_suffix("LayerNorm.gamma") {
@@ -138,10 +164,6 @@ impl Names {
         name.to_owned()
     }
 
-    fn in_layer(&self, layer: usize, name: &str) -> String {
-        format!("{}{layer}.{name}", self.layer)
-    }
-
     fn mlm_bias(&self, has: impl Fn(&str) -> bool) -> &'static str {
         let [first, second] = self.mlm_bias;
         if has(second) && !has(first) { second } else { first }
@@ -150,10 +172,10 @@ impl Names {
 
 pub(super) const BERT: Reading = Reading {
     family: Family::Bert,
-    name: "BERT_NAMES",
+    name: "BERT",
     words: &["bert"],
     config: bert_config,
-    field: bert_field,
+    field: usual_field,
     canonical: |name| BERT_NAMES.canonical(name),
     build,
     harmless,
@@ -161,7 +183,7 @@ pub(super) const BERT: Reading = Reading {
 
 pub(super) const ROBERTA: Reading = Reading {
     family: Family::Roberta,
-    name: "RoBERT_NAMESa",
+    name: "RoBERTa",
     words: &["roberta", "xlm-roberta", "camembert"],
     canonical: |name| ROBERTA_NAMES.canonical(name),
     ..BERT
@@ -169,11 +191,21 @@ pub(super) const ROBERTA: Reading = Reading {
 
 pub(super) const DISTILBERT: Reading = Reading {
     family: Family::DistilBert,
-    name: "DistilBERT_NAMES",
+    name: "DistilBERT",
     words: &["distilbert"],
     config: distilbert_config,
     field: distilbert_field,
     canonical: |name| DISTILBERT_NAMES.canonical(name),
+    ..BERT
+};
+
+pub(super) const ALBERT: Reading = Reading {
+    family: Family::Albert,
+    name: "ALBERT",
+    words: &["albert"],
+    config: albert_config,
+    field: albert_field,
+    canonical: |name| ALBERT_NAMES.canonical(name),
     ..BERT
 };
 
@@ -187,6 +219,7 @@ fn refuse_decoders(fields: &Fields<'_>) -> Result<()> {
     fields.expect_word("position_embedding_type", "absolute")
 }
 
+/// BERT's config, but for the options in which a family differs from it.
 fn bert_config(fields: &Fields<'_>, family: Family) -> Result<Config> {
     refuse_decoders(fields)?;
     let first = match family {
@@ -195,9 +228,6 @@ fn bert_config(fields: &Fields<'_>, family: Family) -> Result<Config> {
     };
     let d_model = fields.size("hidden_size", None)?;
     let tokens = TokenInput {
-        vocabulary: fields.size("vocab_size", None)?,
-        width: d_model,
-        scale: 1.0,
         token_types: fields.size("type_vocab_size", Some(2))?,
         positions: Positions::Learned {
             rows: fields.size("max_position_embeddings", None)?,
@@ -205,8 +235,10 @@ fn bert_config(fields: &Fields<'_>, family: Family) -> Result<Config> {
             padding: (family == Family::Roberta).then(|| first.saturating_sub(1) as u32),
         },
         norm: true,
+        ..TokenInput::words(fields.size("vocab_size", None)?, d_model)
     };
-    let (activation, activation_word) = fields.activation("hidden_act", "gelu")?;
+    let silent = if family == Family::Albert { "gelu_new" } else { "gelu" };
+    let (activation, activation_word) = fields.activation("hidden_act", silent)?;
     let mut config = Config::empty(family, d_model);
     config.encoder = Some(StackConfig {
         activation,
@@ -224,20 +256,34 @@ fn bert_config(fields: &Fields<'_>, family: Family) -> Result<Config> {
     Ok(config)
 }
 
+/// BERT's with narrow embeddings and groups of layers that share their weights.
+fn albert_config(fields: &Fields<'_>, family: Family) -> Result<Config> {
+    fields.expect_size("inner_group_num", 1)?;
+    let mut config = bert_config(fields, family)?;
+    let groups = fields.size("num_hidden_groups", Some(1))?;
+    let width = fields.size("embedding_size", Some(128))?;
+    if let Some(stack) = &mut config.encoder {
+        stack.distinct_layers = groups;
+        // Other numbers of groups begin where a quotient was rounded.
+        if groups != 0 && !stack.layers.is_multiple_of(groups) {
+            let problem = format!("{groups} groups do not divide {} layers", stack.layers);
+            return Err(fields.wrong("num_hidden_groups", &problem));
+        }
+        if let Input::Tokens(tokens) = &mut stack.input {
+            tokens.width = width;
+        }
+    }
+    Ok(config)
+}
+
 fn distilbert_config(fields: &Fields<'_>, family: Family) -> Result<Config> {
     refuse_decoders(fields)?;
     let d_model = fields.size("dim", None)?;
+    let rows = fields.size("max_position_embeddings", None)?;
     let tokens = TokenInput {
-        vocabulary: fields.size("vocab_size", None)?,
-        width: d_model,
-        scale: 1.0,
-        token_types: 0,
-        positions: Positions::Learned {
-            rows: fields.size("max_position_embeddings", None)?,
-            first: 0,
-            padding: None,
-        },
+        positions: Positions::Learned { rows, first: 0, padding: None },
         norm: true,
+        ..TokenInput::words(fields.size("vocab_size", None)?, d_model)
     };
     let (activation, activation_word) = fields.activation("activation", "gelu")?;
     let mut config = Config::empty(family, d_model);
@@ -258,26 +304,21 @@ fn distilbert_config(fields: &Fields<'_>, family: Family) -> Result<Config> {
     Ok(config)
 }
 
-fn bert_field(field: &'static str) -> &'static str {
-    match field {
-        "vocabulary" => "vocab_size",
-        "positions" => "max_position_embeddings",
-        "d_model" | "width" => "hidden_size",
-        "layers" => "num_hidden_layers",
-        "heads" => "num_attention_heads",
-        "d_ff" => "intermediate_size",
-        "epsilon" => "layer_norm_eps",
-        other => other,
-    }
-}
-
 fn distilbert_field(field: &'static str) -> &'static str {
     match field {
         "d_model" | "width" => "dim",
         "layers" => "n_layers",
         "heads" => "n_heads",
         "d_ff" => "hidden_dim",
-        other => bert_field(other),
+        other => usual_field(other),
+    }
+}
+
+fn albert_field(field: &'static str) -> &'static str {
+    match field {
+        "width" => "embedding_size",
+        "distinct_layers" => "num_hidden_groups",
+        other => usual_field(other),
     }
 }
 
@@ -292,17 +333,14 @@ fn build(config: &Config, reader: &mut Reader<'_>) -> Result<Transformer> {
     let found = find_heads(config, names, reader);
     let stack = config.encoder()?;
     let embedding = embedding(config, found, reader)?;
-    let layers = (0..reader.layers(names.layer, stack.layers))
-        .map(|layer| encoder_layer(config, names, layer, reader))
-        .collect::<Result<Vec<EncoderLayer>>>()?;
+    let layers = (0..reader.layers(names.layer, stack.distinct_layers)).map(|layer| {
+        let prefix = format!("{}{layer}.", names.layer);
+        reader.encoder_layer(stack, config.d_model, layer, &prefix, &names.in_layer)
+    });
+    let layers = layers.collect::<Result<Vec<EncoderLayer>>>()?;
     let heads = heads(config, names, found, &embedding, reader)?;
     let encoder = Encoder { depth: stack.layers, layers, final_norm: None, buckets: Vec::new() };
-    Ok(Transformer {
-        encoder: Some((Entrance::Embedding(embedding), encoder)),
-        decoder: None,
-        read_out: None,
-        heads,
-    })
+    Ok(Transformer::encoder_only(Entrance::Embedding(embedding), encoder, heads))
 }
 
 fn find_heads(config: &Config, names: &Names, reader: &Reader<'_>) -> Found {
@@ -312,16 +350,18 @@ fn find_heads(config: &Config, names: &Names, reader: &Reader<'_>) -> Found {
         shape.and_then(|shape| shape.first().copied()).unwrap_or(config.labels.len())
     };
     let trained_for = |word: &str| config.architectures.iter().any(|name| name.ends_with(word));
+    // The map in front of the classifier is the pooler in these.
+    let pooler_feeds = names.classifier_dense == names.pooler;
     let mut found = Found {
-        pooler: config.family != Family::DistilBert && has(POOLER),
+        pooler: config.family != Family::DistilBert && has(names.pooler),
         mlm: has(names.mlm_transform) || has(names.mlm_norm),
-        next_sentence: config.family == Family::Bert && has(NEXT_SENTENCE),
+        next_sentence: pooler_feeds && has(names.next_sentence),
         ..Found::default()
     };
-    // `classifier.weight` alone is a tagger, and BERT_NAMES's sequence classifier when a pooler feeds it.
-    let tagger = match config.family {
-        Family::Bert => trained_for("ForTokenClassification") || !found.pooler,
-        _ => !has(names.classifier_dense),
+    // `classifier.weight` alone is a tagger, and BERT's or ALBERT's sequence classifier when a pooler feeds it.
+    let tagger = match pooler_feeds {
+        true => trained_for("ForTokenClassification") || !found.pooler,
+        false => !has(names.classifier_dense),
     };
     if tagger && has("classifier") {
         found.tagger = Some(labels("classifier"));
@@ -335,40 +375,22 @@ fn embedding(config: &Config, found: Found, reader: &mut Reader<'_>) -> Result<E
     let stack = config.encoder()?;
     let tokens = stack.token_input()?;
     let packed = found.mlm && config.read_out.tied;
+    let width = tokens.width;
+    let projection = match Names::of(config.family).projection {
+        Some(name) => Some(reader.linear(&[Part::new(name, config.d_model, width)])?),
+        None => None,
+    };
     Ok(Embedding {
-        width: tokens.width,
-        words: reader.words(WORDS, tokens.vocabulary, tokens.width, packed)?,
+        width,
+        words: reader.words(WORDS, tokens.vocabulary, width, packed)?,
         scale: tokens.scale,
-        positions: reader.positions(tokens, POSITIONS)?,
+        positions: reader.positions(tokens, config.d_model, POSITIONS)?,
         types: match tokens.token_types {
             0 => Vec::new(),
-            types => reader.tensor(TYPES, &[types, tokens.width])?,
+            types => reader.tensor(TYPES, &[types, width])?,
         },
-        norm: Some(reader.stack_norm(stack, tokens.width, EMBEDDING_NORM)?),
-        projection: None,
-    })
-}
-
-fn encoder_layer(
-    config: &Config,
-    names: &Names,
-    layer: usize,
-    reader: &mut Reader<'_>,
-) -> Result<EncoderLayer> {
-    let stack = config.encoder()?;
-    let (d, d_ff) = (config.d_model, stack.d_ff);
-    let name = |part| names.in_layer(layer, part);
-    let qkv = [names.query, names.key, names.value].map(name);
-    let (qkv, output) =
-        (projections(stack, d, qkv), output(stack, d, &name(names.attention_output)));
-    let (inner, outer) =
-        (Part::new(name(names.inner), d_ff, d), Part::new(name(names.outer), d, d_ff));
-    Ok(EncoderLayer {
-        placement: stack.placement,
-        attention: reader.self_attention(stack, layer, &qkv, output)?,
-        attention_norm: reader.stack_norm(stack, d, &name(names.attention_norm))?,
-        feed_forward: reader.feed_forward(stack, &[inner], outer)?,
-        feed_forward_norm: reader.stack_norm(stack, d, &name(names.output_norm))?,
+        norm: Some(reader.stack_norm(stack, width, EMBEDDING_NORM)?),
+        projection: projection.map(Projection::Sum),
     })
 }
 
@@ -388,7 +410,7 @@ fn heads(
         }
     }
     if found.pooler || found.next_sentence {
-        heads.pooler = Some(reader.linear(&[Part::new(POOLER, d, d)])?);
+        heads.pooler = Some(reader.linear(&[Part::new(names.pooler, d, d)])?);
     }
     if found.mlm {
         let activation = match config.family {
@@ -398,26 +420,27 @@ fn heads(
         let bias = names.mlm_bias(|name| reader.has(name));
         let bias = Some(reader.tensor(bias, &[config.vocabulary()])?);
         let tied = config.read_out.tied.then_some(&embedding.words);
-        let read_out = reader.read_out(tied, names.mlm_decoder, config.vocabulary(), d)?;
+        let width = embedding.width;
+        let read_out = reader.read_out(tied, names.mlm_decoder, config.vocabulary(), width)?;
         heads.masked_lm = Some(MaskedLm {
-            transform: reader.linear(&[Part::new(names.mlm_transform, d, d)])?,
+            transform: reader.linear(&[Part::new(names.mlm_transform, width, d)])?,
             activation,
-            norm: reader.stack_norm(stack, d, names.mlm_norm)?,
+            norm: reader.stack_norm(stack, width, names.mlm_norm)?,
             read_out: ReadOut { bias, ..read_out },
         });
     }
     if found.next_sentence {
-        heads.next_sentence = Some(reader.linear(&[Part::new(NEXT_SENTENCE, 2, d)])?);
+        heads.next_sentence = Some(reader.linear(&[Part::new(names.next_sentence, 2, d)])?);
     }
     if let Some(labels) = found.classifier {
         let squash = match config.family {
             Family::DistilBert => Squash::Relu,
             _ => Squash::Tanh,
         };
-        // BERT_NAMES's is its pooler.
-        let dense = match names.classifier_dense {
-            POOLER => None,
-            name => Some(reader.linear(&[Part::new(name, d, d)])?),
+        // BERT's and ALBERT's is the pooler.
+        let dense = match names.classifier_dense == names.pooler {
+            true => Before::Pooler,
+            false => Before::Dense(reader.linear(&[Part::new(names.classifier_dense, d, d)])?),
         };
         let output = reader.linear(&[Part::new(names.classifier, labels, d)])?;
         heads.classifier = Some(Classifier { dense, squash, output });

@@ -1,14 +1,13 @@
 //! GPT-2 folders. Its linear maps are stored inputs first, queries, keys and values in one.
 
-use super::layers::output;
+use super::layers::{output, qkv_width, usual_field};
 use super::{Family, Part, Reader, Reading};
 use crate::config::{Config, Fields, Input, Positions, ScoreScale, StackConfig, TokenInput};
 use crate::decoder::{Decoder, DecoderLayer};
 use crate::embedding::Embedding;
 use crate::error::Result;
-use crate::head::Heads;
 use crate::sublayer::NormPlacement;
-use crate::transformer::{Entrance, Transformer};
+use crate::transformer::Transformer;
 
 pub(super) const GPT2: Reading = Reading {
     family: Family::Gpt2,
@@ -25,17 +24,10 @@ fn config(fields: &Fields<'_>, family: Family) -> Result<Config> {
     fields.expect_flag("add_cross_attention", false)?;
     fields.expect_flag("scale_attn_weights", true)?;
     let d_model = fields.size("n_embd", None)?;
+    let rows = fields.size("n_positions", None)?;
     let tokens = TokenInput {
-        vocabulary: fields.size("vocab_size", None)?,
-        width: d_model,
-        scale: 1.0,
-        token_types: 0,
-        positions: Positions::Learned {
-            rows: fields.size("n_positions", None)?,
-            first: 0,
-            padding: None,
-        },
-        norm: false,
+        positions: Positions::Learned { rows, first: 0, padding: None },
+        ..TokenInput::words(fields.size("vocab_size", None)?, d_model)
     };
     let d_ff = fields.size("n_inner", Some(d_model.saturating_mul(4)))?;
     let (activation, activation_word) = fields.activation("activation_function", "gelu_new")?;
@@ -65,14 +57,13 @@ fn config(fields: &Fields<'_>, family: Family) -> Result<Config> {
 
 fn field(field: &'static str) -> &'static str {
     match field {
-        "vocabulary" => "vocab_size",
         "positions" => "n_positions",
         "d_model" | "width" => "n_embd",
         "layers" => "n_layer",
         "heads" => "n_head",
         "d_ff" => "n_inner",
         "epsilon" => "layer_norm_epsilon",
-        other => other,
+        other => usual_field(other),
     }
 }
 
@@ -87,12 +78,12 @@ fn build(config: &Config, reader: &mut Reader<'_>) -> Result<Transformer> {
     let tokens = stack.token_input()?;
     let (d, d_ff, tied) = (config.d_model, stack.d_ff, config.read_out.tied);
     let words = reader.words("wte.weight", tokens.vocabulary, d, tied)?;
-    let positions = reader.positions(tokens, "wpe")?;
+    let positions = reader.positions(tokens, d, "wpe")?;
     let layers = (0..reader.layers("h.", stack.layers)).map(|layer| {
         let name = |part: &str| format!("h.{layer}.{part}");
         let inputs_first =
             |part, outputs, inputs| Part::new(name(part), outputs, inputs).inputs_first();
-        let qkv = inputs_first("attn.c_attn", 3 * d, d);
+        let qkv = inputs_first("attn.c_attn", qkv_width(stack), d);
         let output = output(stack, d, &name("attn.c_proj")).inputs_first();
         let (inner, outer) =
             (inputs_first("mlp.c_fc", d_ff, d), inputs_first("mlp.c_proj", d, d_ff));
@@ -111,10 +102,5 @@ fn build(config: &Config, reader: &mut Reader<'_>) -> Result<Transformer> {
         reader.read_out(tied.then_some(&words), "lm_head.weight", tokens.vocabulary, d)?;
     let embedding = Embedding { positions, ..Embedding::plain(words, tokens) };
     let decoder = Decoder { layers, final_norm, buckets: Vec::new() };
-    Ok(Transformer {
-        encoder: None,
-        decoder: Some((Entrance::Embedding(embedding), decoder)),
-        read_out: Some(read_out),
-        heads: Heads::default(),
-    })
+    Ok(Transformer::decoder_only(embedding, decoder, read_out))
 }

@@ -24,6 +24,23 @@ pub(super) struct LayerNames {
     pub(super) feed_forward_norm: &'static str,
 }
 
+/// Hugging Face's usual word for a field of [`Config`](crate::config::Config), for messages.
+pub(super) fn usual_field(field: &'static str) -> &'static str {
+    match field {
+        "vocabulary" => "vocab_size",
+        "positions" => "max_position_embeddings",
+        "d_model" | "width" => "hidden_size",
+        "layers" => "num_hidden_layers",
+        "heads" => "num_attention_heads",
+        "kv_heads" => "num_key_value_heads",
+        "d_k" | "d_v" => "head_dim",
+        "d_ff" => "intermediate_size",
+        "epsilon" => "layer_norm_eps",
+        "window" => "sliding_window",
+        other => other,
+    }
+}
+
 /// The three maps to queries, keys and values under these names.
 pub(super) fn projections(stack: &StackConfig, d_model: usize, names: [String; 3]) -> [Part; 3] {
     let [query, key, value] = names;
@@ -33,6 +50,11 @@ pub(super) fn projections(stack: &StackConfig, d_model: usize, names: [String; 3
         Part::new(value, stack.kv_heads * stack.d_v, d_model),
     ]
     .map(|part| part.with_bias(stack.biases.queries_keys_values))
+}
+
+/// Outputs of the maps to queries, keys and values, where one tensor has all of them.
+pub(super) fn qkv_width(stack: &StackConfig) -> usize {
+    stack.heads * stack.d_k + stack.kv_heads * (stack.d_k + stack.d_v)
 }
 
 /// The map from the heads side by side back to d_model.
@@ -157,14 +179,20 @@ impl Reader<'_> {
     }
 
     /// What the input adds for positions; a learned table is `name.weight`.
-    pub(super) fn positions(&mut self, tokens: &TokenInput, name: &str) -> Result<PositionTable> {
+    pub(super) fn positions(
+        &mut self,
+        tokens: &TokenInput,
+        d_model: usize,
+        name: &str,
+    ) -> Result<PositionTable> {
         Ok(match tokens.positions {
             Positions::None => PositionTable::None,
             Positions::Sinusoidal { first, .. } => {
                 PositionTable::Sinusoidal { first: first as u32 }
             }
             Positions::Learned { rows, first, padding } => {
-                let table = self.tensor(&format!("{name}.weight"), &[rows, tokens.width])?;
+                let shape = [rows, tokens.sum_width(d_model)];
+                let table = self.tensor(&format!("{name}.weight"), &shape)?;
                 PositionTable::Learned(LearnedPositions { table, first: first as u32, padding })
             }
         })

@@ -1,17 +1,15 @@
 //! Llama, Mistral and Qwen 2 folders: RMSNorm before each sublayer, rotary positions, SwiGLU, grouped heads.
 
-use super::layers::{output, projections};
+use super::layers::{output, projections, usual_field};
 use super::{Family, Part, Reader, Reading};
 use crate::config::{
-    Biases, Config, Fields, Gating, Input, NormKind, Positions, RelativePositions, StackConfig,
-    TokenInput,
+    Biases, Config, Fields, Gating, Input, NormKind, RelativePositions, StackConfig, TokenInput,
 };
 use crate::decoder::{Decoder, DecoderLayer};
 use crate::embedding::Embedding;
 use crate::error::Result;
-use crate::head::Heads;
 use crate::sublayer::NormPlacement;
-use crate::transformer::{Entrance, Transformer};
+use crate::transformer::Transformer;
 
 pub(super) const LLAMA: Reading = Reading {
     family: Family::Llama,
@@ -33,14 +31,7 @@ pub(super) const QWEN2: Reading =
 fn config(fields: &Fields<'_>, family: Family) -> Result<Config> {
     let d_model = fields.size("hidden_size", None)?;
     let heads = fields.size("num_attention_heads", None)?;
-    let tokens = TokenInput {
-        vocabulary: fields.size("vocab_size", None)?,
-        width: d_model,
-        scale: 1.0,
-        token_types: 0,
-        positions: Positions::None,
-        norm: false,
-    };
+    let tokens = TokenInput::words(fields.size("vocab_size", None)?, d_model);
     let (activation, activation_word) = fields.activation("hidden_act", "silu")?;
     let paper = StackConfig::paper(
         Input::Tokens(tokens),
@@ -50,14 +41,14 @@ fn config(fields: &Fields<'_>, family: Family) -> Result<Config> {
         fields.size("intermediate_size", None)?,
     );
     let d_k = fields.size("head_dim", Some(paper.d_k))?;
-    let attention_bias = fields.flag("attention_bias", false)?;
+    let (biases, window) = (biases(fields, family)?, window(fields, family)?);
     let mut config = Config::empty(family, d_model);
     config.decoder = Some(StackConfig {
-        kv_heads: fields.size("num_key_value_heads", Some(heads))?,
+        kv_heads: kv_heads(fields, family, heads)?,
         d_k,
         d_v: d_k,
         relative: RelativePositions::Rotary(fields.rotary(d_k)?),
-        window: window(fields, family)?,
+        window,
         activation,
         activation_word,
         gating: Gating::Gated,
@@ -65,14 +56,7 @@ fn config(fields: &Fields<'_>, family: Family) -> Result<Config> {
         epsilon: fields.number("rms_norm_eps", 1e-6)? as f32,
         placement: NormPlacement::Pre,
         final_norm: true,
-        biases: Biases {
-            // Qwen 2 has these biases always, and none of the output.
-            queries_keys_values: attention_bias || family == Family::Qwen2,
-            keys: true,
-            attention_output: attention_bias,
-            feed_forward: fields.flag("mlp_bias", false)?,
-            norms: false,
-        },
+        biases,
         ..paper
     });
     config.read_out.tied = fields.flag("tie_word_embeddings", false)?;
@@ -80,32 +64,66 @@ fn config(fields: &Fields<'_>, family: Family) -> Result<Config> {
     Ok(config)
 }
 
-/// The sliding window. Qwen 2 names one that is only used where a flag says so, and then not in all layers.
+/// Heads of keys and values. `null` means as many as there are heads; so does silence, in Llama's.
+fn kv_heads(fields: &Fields<'_>, family: Family, heads: usize) -> Result<usize> {
+    let silent = match family {
+        Family::Mistral => 8,
+        Family::Qwen2 => 32,
+        _ => heads,
+    };
+    let default = if fields.names_field("num_key_value_heads") { heads } else { silent };
+    fields.size("num_key_value_heads", Some(default))
+}
+
+/// Llama's are options. Qwen 2 has those of queries, keys and values always, Mistral none, and both no others.
+fn biases(fields: &Fields<'_>, family: Family) -> Result<Biases> {
+    let option = |field| match family {
+        Family::Llama => fields.flag(field, false),
+        _ => fields.expect_flag(field, false).map(|()| false),
+    };
+    let (attention, feed_forward) = match family {
+        Family::Qwen2 => (false, option("mlp_bias")?),
+        _ => (option("attention_bias")?, option("mlp_bias")?),
+    };
+    Ok(Biases {
+        queries_keys_values: attention || family == Family::Qwen2,
+        keys: true,
+        attention_output: attention,
+        feed_forward,
+        norms: false,
+    })
+}
+
+/// The sliding window, which Mistral alone has in every layer: 4096 tokens unless the file says otherwise, or
+/// `null` for none. Qwen 2 names one that is only used where other fields say so, and then not in all layers.
 fn window(fields: &Fields<'_>, family: Family) -> Result<Option<usize>> {
     match family {
+        Family::Mistral if fields.get("sliding_window").is_some() => {
+            fields.size("sliding_window", None).map(Some)
+        }
+        Family::Mistral if fields.names_field("sliding_window") => Ok(None),
+        Family::Mistral => Ok(Some(4096)),
         Family::Qwen2 => {
             fields.expect_flag("use_sliding_window", false)?;
+            for word in fields.words("layer_types")? {
+                if word != "full_attention" {
+                    return Err(fields.unsupported(
+                        "layer_types",
+                        &word,
+                        " (expected full_attention)",
+                    ));
+                }
+            }
             Ok(None)
         }
-        _ => match fields.get("sliding_window") {
-            Some(_) => Ok(Some(fields.size("sliding_window", None)?)),
-            None => Ok(None),
-        },
+        _ => Ok(None),
     }
 }
 
 fn field(field: &'static str) -> &'static str {
     match field {
-        "vocabulary" => "vocab_size",
-        "d_model" | "width" => "hidden_size",
-        "layers" => "num_hidden_layers",
-        "heads" => "num_attention_heads",
-        "kv_heads" => "num_key_value_heads",
-        "d_k" | "d_v" => "head_dim",
-        "d_ff" => "intermediate_size",
         "epsilon" => "rms_norm_eps",
-        "window" => "sliding_window",
-        other => other,
+        other => usual_field(other),
     }
 }
 
@@ -144,10 +162,5 @@ fn build(config: &Config, reader: &mut Reader<'_>) -> Result<Transformer> {
         reader.read_out(tied.then_some(&words), "lm_head.weight", tokens.vocabulary, d)?;
     let embedding = Embedding::plain(words, tokens);
     let decoder = Decoder { layers, final_norm, buckets: Vec::new() };
-    Ok(Transformer {
-        encoder: None,
-        decoder: Some((Entrance::Embedding(embedding), decoder)),
-        read_out: Some(read_out),
-        heads: Heads::default(),
-    })
+    Ok(Transformer::decoder_only(embedding, decoder, read_out))
 }

@@ -33,12 +33,9 @@ fn config(fields: &Fields<'_>, family: Family) -> Result<Config> {
     fields.expect_flag("lm_head_bias", true)?;
     let d_model = fields.size("d_model", None)?;
     let source = TokenInput {
-        vocabulary: fields.size("src_vocab", None)?,
-        width: d_model,
         scale: embedding_scale(fields, d_model, true)?,
-        token_types: 0,
         positions: Positions::Sinusoidal { layout: SinusoidLayout::Tensor2Tensor, first: 1 },
-        norm: false,
+        ..TokenInput::words(fields.size("src_vocab", None)?, d_model)
     };
     let target = TokenInput { vocabulary: fields.size("tgt_vocab", None)?, ..source.clone() };
     let (activation, activation_word) = fields.activation("activation", "relu")?;

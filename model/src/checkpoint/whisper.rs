@@ -34,16 +34,13 @@ fn config(fields: &Fields<'_>, family: Family) -> Result<Config> {
         frames: fields.size("max_source_positions", Some(1500))?,
     };
     let tokens = TokenInput {
-        vocabulary: fields.size("vocab_size", None)?,
-        width: d_model,
         scale: embedding_scale(fields, d_model, false)?,
-        token_types: 0,
         positions: Positions::Learned {
             rows: fields.size("max_target_positions", Some(448))?,
             first: 0,
             padding: None,
         },
-        norm: false,
+        ..TokenInput::words(fields.size("vocab_size", None)?, d_model)
     };
     let stack = |side, input| -> Result<StackConfig> {
         Ok(StackConfig {

@@ -27,6 +27,11 @@ impl<'a> Fields<'a> {
         self.map.get(field).filter(|value| !value.is_null())
     }
 
+    /// Whether the file has the field, be it `null`.
+    pub(crate) fn names_field(&self, field: &str) -> bool {
+        self.map.contains_key(field)
+    }
+
     #[cfg(feature = "tokenizers")]
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.map.keys().map(String::as_str)
@@ -120,6 +125,14 @@ impl<'a> Fields<'a> {
         match self.flag(field, only)? == only {
             true => Ok(()),
             false => Err(self.unsupported(field, &(!only).to_string(), "")),
+        }
+    }
+
+    /// The field says this, or nothing.
+    pub(crate) fn expect_size(&self, field: &str, only: usize) -> Result<()> {
+        match self.size(field, Some(only))? {
+            size if size == only => Ok(()),
+            size => Err(self.unsupported(field, &size.to_string(), &format!(" (expected {only})"))),
         }
     }
 

@@ -165,12 +165,12 @@ impl Limits {
         if let Some((entrance, encoder)) = &transformer.encoder {
             let layers = encoder.scratch(cpu, threads, tokens, self.source_length, d_model);
             let heads = transformer.heads.scratch(cpu, threads, d_model, tokens, sequences);
-            need = need.or(entrance.scratch(cpu, threads, tokens).or(layers).or(heads));
+            need = need.or(entrance.scratch(cpu, threads, tokens, d_model).or(layers).or(heads));
         }
         if let Some((entrance, decoder)) = &transformer.decoder {
             let layers = decoder.scratch(cpu, threads, tokens, self.extents(), d_model);
             let remember = decoder.remember_scratch(cpu, threads, tokens);
-            need = need.or(entrance.scratch(cpu, threads, tokens).or(layers).or(remember));
+            need = need.or(entrance.scratch(cpu, threads, tokens, d_model).or(layers).or(remember));
         }
         if let Some(read_out) = &transformer.read_out {
             need = need.or(room(tokens, d_model).and(read_out.scratch(cpu, threads, tokens)));
@@ -199,7 +199,8 @@ impl Limits {
         let mut bytes = self.scratch(model).bytes();
         bytes += self.sequences * size_of::<Segment>() + team_bytes(self.threads);
         for (_, stack) in config.stacks() {
-            bytes += super::places::PlaceTables::bytes(stack, self.length.max(self.source_length));
+            let longest = self.length.max(self.source_length);
+            bytes += super::places::PlaceTables::bytes(stack, config.d_model, longest);
         }
         if let Some(stack) = &config.decoder {
             for pages in [self.pages, self.source_pages] {

@@ -4,10 +4,10 @@
 //! one, makes the tables.
 
 use crate::attention::Pass;
-use crate::config::{Input, Positions, RelativePositions, StackConfig, TokenInput};
+use crate::config::{Positions, RelativePositions, StackConfig};
 use crate::error::Result;
 use crate::linear::Call;
-use crate::position::{BucketRange, RelativeTable, RotaryTables, sinusoids};
+use crate::position::{BucketRange, RelativeTable, RotaryTables, SinusoidLayout, sinusoids};
 use headrow_kernels::{Mat, Relative};
 
 /// What one stack needs to know where its tokens stand.
@@ -24,17 +24,16 @@ impl PlaceTables {
     /// Tables for sequences of up to `longest` tokens; `buckets` is what T5 learned, buckets × heads.
     pub(super) fn new(
         stack: &StackConfig,
+        d_model: usize,
         buckets: &[f32],
         longest: usize,
         past: bool,
     ) -> Result<PlaceTables> {
-        let (table, width) = match &stack.input {
-            &Input::Tokens(TokenInput {
-                positions: Positions::Sinusoidal { layout, first },
-                width,
-                ..
-            }) => (sinusoids(layout, first.saturating_add(longest), width)?, width),
-            _ => (Vec::new(), 0),
+        let (table, width) = match sinusoidal(stack, d_model) {
+            Some((layout, first, width)) => {
+                (sinusoids(layout, first.saturating_add(longest), width)?, width)
+            }
+            None => (Vec::new(), 0),
         };
         let rotary = match &stack.relative {
             RelativePositions::Rotary(rotary) => Some(rotary.tables(longest)?),
@@ -53,15 +52,9 @@ impl PlaceTables {
     }
 
     /// Bytes of the tables for sequences of up to `longest` tokens.
-    pub(super) fn bytes(stack: &StackConfig, longest: usize) -> usize {
-        let sinusoids = match &stack.input {
-            Input::Tokens(TokenInput {
-                positions: Positions::Sinusoidal { first, .. },
-                width,
-                ..
-            }) => first.saturating_add(longest).saturating_mul(*width),
-            _ => 0,
-        };
+    pub(super) fn bytes(stack: &StackConfig, d_model: usize, longest: usize) -> usize {
+        let sinusoids = sinusoidal(stack, d_model)
+            .map_or(0, |(_, first, width)| first.saturating_add(longest).saturating_mul(width));
         let relative = match &stack.relative {
             RelativePositions::None => 0,
             RelativePositions::Rotary(_) => longest.saturating_mul(stack.d_k),
@@ -85,5 +78,14 @@ impl PlaceTables {
             rope: self.rotary.as_ref().map(RotaryTables::rope),
             relative: relative.map(|table| Relative { table: table.table(), zero: table.zero() }),
         }
+    }
+}
+
+/// Layout, first position and width of the sinusoids, where words are given such.
+fn sinusoidal(stack: &StackConfig, d_model: usize) -> Option<(SinusoidLayout, usize, usize)> {
+    let tokens = stack.tokens()?;
+    match tokens.positions {
+        Positions::Sinusoidal { layout, first } => Some((layout, first, tokens.sum_width(d_model))),
+        _ => None,
     }
 }
