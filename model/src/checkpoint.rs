@@ -13,6 +13,7 @@ mod gpt_neox;
 mod llama;
 mod opennmt;
 mod opt;
+mod vit;
 mod whisper;
 
 use crate::config::{Config, Fields};
@@ -91,6 +92,7 @@ const READINGS: &[Reading] = &[
     bert::ROBERTA,
     bert::DISTILBERT,
     bert::ALBERT,
+    vit::VIT,
     gpt2::GPT2,
     gpt_neox::GPT_NEOX,
     opt::OPT,

@@ -78,26 +78,24 @@ pub(crate) enum Before {
     /// What the pooler makes of the first state.
     Pooler,
     /// squash(x_first·W₁ + b₁) with a map of its own.
-    Dense(Linear),
-    /// The first state itself.
+    Dense(Linear, Squash),
+    /// x_first, the first state itself.
     Nothing,
 }
 
-/// squash(x_first·W₁ + b₁)·W₂ + b₂, or without the first map.
+/// squash(x_first·W₁ + b₁)·W₂ + b₂, or x_first·W₂ + b₂.
 pub(crate) struct Classifier {
-    pub(crate) dense: Before,
-    pub(crate) squash: Squash,
+    pub(crate) before: Before,
     /// W₂, b₂.
     pub(crate) output: Linear,
 }
 
 impl Classifier {
-    /// W₁, b₁, which may be the pooler's.
-    fn dense<'a>(&'a self, pooler: Option<&'a Linear>) -> Option<&'a Linear> {
-        match &self.dense {
-            Before::Pooler => pooler,
-            Before::Dense(dense) => Some(dense),
-            Before::Nothing => None,
+    /// W₁, b₁, when they are its own.
+    fn dense(&self) -> Option<&Linear> {
+        match &self.before {
+            Before::Dense(dense, _) => Some(dense),
+            Before::Pooler | Before::Nothing => None,
         }
     }
 }
@@ -172,10 +170,13 @@ impl Heads {
                 self.masked_lm.as_ref().expect(there).forward(call, encoded, out, stack)
             }
             Head::SequenceClassifier => {
-                let classifier = self.classifier.as_ref().expect(there);
-                let dense = classifier.dense(self.pooler.as_ref());
-                let dense = dense.map(|dense| (dense, classifier.squash));
-                classify(dense, &classifier.output, call, encoded, out, stack);
+                let Classifier { before, output } = self.classifier.as_ref().expect(there);
+                let dense = match before {
+                    Before::Pooler => Some((self.pooler.as_ref().expect(there), Squash::Tanh)),
+                    Before::Dense(dense, squash) => Some((dense, *squash)),
+                    Before::Nothing => None,
+                };
+                classify(dense, output, call, encoded, out, stack);
             }
             Head::TokenTagger => {
                 let tagger = self.tagger.as_ref().expect(there);
@@ -200,7 +201,7 @@ impl Heads {
     ) -> Need {
         let of = |linear: &Linear, rows| linear.scratch(cpu, threads, rows);
         let classifier = self.classifier.as_ref();
-        let dense = [self.pooler.as_ref(), classifier.and_then(|head| head.dense(None))];
+        let dense = [self.pooler.as_ref(), classifier.and_then(Classifier::dense)];
         let output = [self.next_sentence.as_ref(), classifier.map(|head| &head.output)];
         let first = room(sequences, d_model);
         // The first tokens' states, what the dense map makes of them, and the map at work.
@@ -225,7 +226,7 @@ impl Heads {
             sizes.add(name, lm.transform.size() + lm.norm.size() + lm.read_out.size());
         }
         if let Some(classifier) = &self.classifier {
-            let dense: Size = classifier.dense(None).map(Linear::size).into_iter().sum();
+            let dense: Size = classifier.dense().map(Linear::size).into_iter().sum();
             sizes.add(Head::SequenceClassifier.name(), dense + classifier.output.size());
         }
         sizes.add(Head::TokenTagger.name(), linear(&self.tagger));

@@ -26,7 +26,7 @@
 //! | §3.4 embeddings and read-out | `embedding.rs` |
 //! | §3.5 positions | `position.rs` |
 //! | §6.1 beam search and its kin | `generate.rs` |
-//! | not in the paper: spectrograms instead of words | `spectrogram.rs` |
+//! | not in the paper: images or spectrograms instead of words | `patches.rs`, `spectrogram.rs` |
 //!
 //! What comes from outside is read in `config.rs`, `weights.rs`, `checkpoint.rs`, `tokenizer.rs` and checked
 //! there: damaged or hostile files end in an [`enum@Error`] that names the place, never in a panic.
@@ -51,6 +51,7 @@ mod head;
 mod linear;
 mod model;
 mod observer;
+mod patches;
 pub mod position;
 #[cfg(feature = "embedded-model")]
 mod seeded;

@@ -114,6 +114,8 @@ impl SentenceEncoder {
         let recipe = Recipe::read(&Files::Folder(folder.as_ref()))?;
         let transformer = folder.as_ref().join(&recipe.transformer);
         let load = LoadOptions::default().with_isa(options.isa);
+        let config = transformer.join("config.json");
+        check_encoder(&Config::from_file(&config)?, &config)?;
         let model = Model::from_dir_with(&transformer, &load)?;
         let tokenizer = Tokenizer::from_file(transformer.join("tokenizer.json"))?;
         SentenceEncoder::assemble(model, tokenizer, recipe, options)
@@ -139,6 +141,7 @@ impl SentenceEncoder {
         let file = |name| files.in_memory(&recipe.transformer.join(name));
         let load = LoadOptions::default().with_isa(options.isa);
         let config = Config::from_json(file("config.json")?)?;
+        check_encoder(&config, &recipe.transformer.join("config.json"))?;
         let model = Model::from_bytes_with(&config, file("model.safetensors")?, &load)?;
         let tokenizer = Tokenizer::from_bytes(file("tokenizer.json")?)?;
         SentenceEncoder::assemble(model, tokenizer, recipe, options)
@@ -186,7 +189,7 @@ impl SentenceEncoder {
     /// Most tokens of a text, special ones included: what `sentence_bert_config.json` says, at most what
     /// the model has positions for.
     pub fn max_length(&self) -> usize {
-        let most = self.model.config().max_length();
+        let most = self.model.config().encoder.as_ref().map_or(0, StackConfig::max_length);
         self.recipe.max_length.unwrap_or(most).min(most)
     }
 
@@ -360,4 +363,17 @@ impl Group {
 /// Python's `str.strip`, which sentence-transformers applies: white space and the separators 1c to 1f.
 fn strip(text: &str) -> &str {
     text.trim_matches(|c: char| c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c))
+}
+
+/// Whether a text can be encoded at all: a decoder sees of each token only what comes before it.
+fn check_encoder(config: &Config, place: &Path) -> Result<()> {
+    match config.encoder.as_ref().and_then(StackConfig::tokens) {
+        Some(_) => Ok(()),
+        None => Err(Error::Unsupported {
+            place: place.display().to_string(),
+            field: "model_type".to_owned(),
+            value: config.family.to_string(),
+            hint: " here (expected an encoder of texts)".to_owned(),
+        }),
+    }
 }

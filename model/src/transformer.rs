@@ -5,6 +5,7 @@ use crate::embedding::{Embedding, ReadOut, Tokens, Words};
 use crate::encoder::Encoder;
 use crate::head::Heads;
 use crate::linear::{Call, Size};
+use crate::patches::Patches;
 use crate::spectrogram::Spectrogram;
 use headrow_kernels::{Cpu, Mat, MatMut, Need, Stack};
 use std::sync::Arc;
@@ -25,6 +26,8 @@ pub(crate) struct Transformer {
 pub(crate) enum Entrance {
     /// Tokens.
     Embedding(Embedding),
+    /// Images.
+    Patches(Patches),
     /// Spectrograms.
     Spectrogram(Spectrogram),
     /// Vectors as they are.
@@ -36,7 +39,7 @@ pub(crate) enum Entrance {
 pub(crate) enum Entering<'a> {
     Tokens(Tokens<'a>),
     Vectors(Mat<'a>),
-    Images { pixels: &'a [f32], count: usize },
+    Images { pixels: &'a [f32] },
     Spectrograms { values: &'a [f32], count: usize },
 }
 
@@ -57,6 +60,9 @@ impl Entrance {
             (Entrance::Spectrogram(entrance), Entering::Spectrograms { values, count }) => {
                 entrance.forward(call, values, count, out, stack);
             }
+            (Entrance::Patches(patches), Entering::Images { pixels }) => {
+                patches.forward(call, pixels, out, stack);
+            }
             (Entrance::Vectors, Entering::Vectors(vectors)) => out.copy_from(vectors),
             _ => unreachable!("the kind of an input is checked before a pass"),
         }
@@ -66,6 +72,7 @@ impl Entrance {
     pub(crate) fn scratch(&self, cpu: Cpu, threads: usize, rows: usize, d_model: usize) -> Need {
         match self {
             Entrance::Embedding(embedding) => embedding.scratch(cpu, threads, rows, d_model),
+            Entrance::Patches(patches) => patches.scratch(cpu, threads),
             Entrance::Spectrogram(entrance) => entrance.scratch(cpu, threads),
             Entrance::Vectors => Need::NONE,
         }
@@ -77,6 +84,7 @@ impl Entrance {
                 sizes.words("embeddings", &embedding.words);
                 sizes.add("embeddings", embedding.size());
             }
+            Entrance::Patches(patches) => sizes.add("embeddings", patches.size()),
             Entrance::Spectrogram(entrance) => sizes.add("convolutions", entrance.size()),
             Entrance::Vectors => {}
         }

@@ -1,11 +1,15 @@
 //! The command `headrow` as its users run it.
 
+#[path = "support/tiny.rs"]
+mod tiny;
+
 use headrow::SentenceEncoder;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
+use tiny::Tiny;
 
 fn headrow(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_headrow"));
@@ -307,6 +311,7 @@ fn info_counts_what_the_file_holds() {
         assert_eq!(parts.values().map(|n| n.as_u64().unwrap()).sum::<u64>(), of(""));
         assert_eq!(parts["embeddings"].as_u64().unwrap(), of("embeddings."));
         assert_eq!(info["model"]["encoder"]["layers"], 2);
+        assert_eq!(info["model"]["decoder"], Value::Null);
         assert_eq!(info["model"]["dtype"]["file"], json!(["F32"]));
         assert!(info["model"]["memory"]["weights"].as_u64().unwrap() >= 4 * of(""));
         assert!(info["model"]["memory"]["session"].as_u64().unwrap() > 0);
@@ -332,6 +337,28 @@ fn info_tells_about_a_folder_without_a_tokenizer() {
     assert_eq!(info["sentences"], Value::Null);
     assert_eq!(info["model"]["d_model"], 32);
     assert!(folder.refusal().contains("tokenizer.json"));
+}
+
+#[test]
+fn a_decoder_is_told_about_and_embeds_nothing() {
+    // With the tokenizer of the seeded model.
+    let folder = Folder::new("decoder");
+    std::fs::remove_file(folder.0.join("modules.json")).unwrap();
+    Tiny::new("gpt2").write(&folder.0);
+    let info = text(&["info", "--json", "--model", folder.path()], b"");
+    let info: Value = serde_json::from_str(&info).unwrap();
+    assert_eq!(info["sentences"], Value::Null);
+    assert_eq!(info["model"]["family"], "GPT-2");
+    assert_eq!(info["model"]["encoder"], Value::Null);
+    assert_eq!(info["model"]["decoder"]["layers"], 2);
+    let plain = text(&["info", "--model", folder.path()], b"");
+    assert!(plain.contains("decoder") && plain.contains("GPT-2"), "{plain}");
+    for command in ["embed", "similarity"] {
+        let line = refusal(&[command, "--model", folder.path(), "a text", "another"], b"");
+        for word in [folder.path(), "config.json", "model_type", "GPT-2"] {
+            assert!(line.contains(word), "{word} in {line}");
+        }
+    }
 }
 
 #[test]

@@ -15,7 +15,7 @@ fn config_error(family: &str, field: &str, value: Value) -> String {
 #[test]
 fn fields_of_a_config_that_make_no_sense_are_refused_by_name() {
     let wrong = [
-        ("model_type", json!("gpt2")),
+        ("model_type", json!("gpt3")),
         ("model_type", json!(7)),
         ("model_type", json!(null)),
         ("hidden_act", json!("gelu_fast")),

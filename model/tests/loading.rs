@@ -28,7 +28,7 @@ fn outputs(model: Model, heads: &[Head]) -> Vec<Vec<f32>> {
 
 fn heads_of(family: &str) -> &'static [Head] {
     match family {
-        "bert" => &[Head::Pooler, Head::MaskedLm, Head::NextSentence],
+        "bert" | "albert" => &[Head::Pooler, Head::MaskedLm, Head::NextSentence],
         _ => &[Head::MaskedLm],
     }
 }
@@ -102,10 +102,11 @@ fn names_are_found_with_and_without_the_prefix_and_under_their_first_names() {
 
 #[test]
 fn what_a_family_is_known_to_leave_in_its_files_does_no_harm() {
-    let extras: [(&str, &[&str]); 3] = [
+    let extras: [(&str, &[&str]); 4] = [
         ("bert", &["cls.predictions.decoder.weight", "cls.predictions.decoder.bias"]),
         ("roberta", &["lm_head.decoder.weight", "lm_head.decoder.bias"]),
         ("distilbert", &["vocab_projector.weight"]),
+        ("albert", &["predictions.decoder.weight", "predictions.decoder.bias"]),
     ];
     for (family, names) in extras {
         let mut tiny = Tiny::new(family);
@@ -147,13 +148,15 @@ fn a_read_out_of_its_own_is_used_when_the_config_unties_it() {
 #[test]
 fn classifiers_and_taggers_are_told_apart() {
     // Family, what the last layer stands on, its name, the head.
-    let cases: [(&str, Option<&str>, &str, Head); 6] = [
+    let cases: [(&str, Option<&str>, &str, Head); 8] = [
         ("bert", None, "classifier", Head::SequenceClassifier),
         ("roberta", Some("classifier.dense"), "classifier.out_proj", Head::SequenceClassifier),
         ("distilbert", Some("pre_classifier"), "classifier", Head::SequenceClassifier),
         ("bert", None, "classifier", Head::TokenTagger),
         ("roberta", None, "classifier", Head::TokenTagger),
         ("distilbert", None, "classifier", Head::TokenTagger),
+        ("albert", None, "classifier", Head::SequenceClassifier),
+        ("albert", None, "classifier", Head::TokenTagger),
     ];
     for (family, dense, name, head) in cases {
         let mut tiny = Tiny::new(family);
@@ -162,8 +165,8 @@ fn classifiers_and_taggers_are_told_apart() {
             tiny.linear(dense, D, D, &mut random);
         }
         tiny.linear(name, 5, D, &mut random);
-        if (family, head) == ("bert", Head::TokenTagger) {
-            tiny = tiny.set("architectures", json!(["BertForTokenClassification"]));
+        if matches!(family, "bert" | "albert") && head == Head::TokenTagger {
+            tiny = tiny.set("architectures", json!(["AForTokenClassification"]));
         }
         let model = tiny.model().unwrap();
         let other = match head {
@@ -188,10 +191,11 @@ fn a_sequence_classifier_equals_its_formula() {
         ("bert", "bert.pooler.dense", "classifier"),
         ("roberta", "classifier.dense", "classifier.out_proj"),
         ("distilbert", "pre_classifier", "classifier"),
+        ("albert", "albert.pooler", "classifier"),
     ] {
         let mut tiny = Tiny::new(family);
         let mut random = Random(12);
-        if family != "bert" {
+        if !matches!(family, "bert" | "albert") {
             tiny.linear(dense, D, D, &mut random);
         }
         tiny.linear(name, 3, D, &mut random);

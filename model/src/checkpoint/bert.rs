@@ -129,16 +129,14 @@ const ALBERT_NAMES: Names = Names {
     ..BERT_NAMES
 };
 
-/// Which heads the checkpoint has, and of what size.
+/// Which heads the checkpoint has.
 #[derive(Clone, Copy, Default)]
 struct Found {
     pooler: bool,
     mlm: bool,
     next_sentence: bool,
-    /// Labels of a sequence classifier.
-    classifier: Option<usize>,
-    /// Labels of a token tagger.
-    tagger: Option<usize>,
+    classifier: bool,
+    tagger: bool,
 }
 
 impl Names {
@@ -345,10 +343,6 @@ fn build(config: &Config, reader: &mut Reader<'_>) -> Result<Transformer> {
 
 fn find_heads(config: &Config, names: &Names, reader: &Reader<'_>) -> Found {
     let has = |name| reader.has_linear(name);
-    let labels = |name: &str| {
-        let shape = reader.shape(&format!("{name}.weight"));
-        shape.and_then(|shape| shape.first().copied()).unwrap_or(config.labels.len())
-    };
     let trained_for = |word: &str| config.architectures.iter().any(|name| name.ends_with(word));
     // The map in front of the classifier is the pooler in these.
     let pooler_feeds = names.classifier_dense == names.pooler;
@@ -363,11 +357,8 @@ fn find_heads(config: &Config, names: &Names, reader: &Reader<'_>) -> Found {
         true => trained_for("ForTokenClassification") || !found.pooler,
         false => !has(names.classifier_dense),
     };
-    if tagger && has("classifier") {
-        found.tagger = Some(labels("classifier"));
-    } else if has(names.classifier) {
-        found.classifier = Some(labels(names.classifier));
-    }
+    found.tagger = tagger && has("classifier");
+    found.classifier = !found.tagger && has(names.classifier);
     found
 }
 
@@ -403,12 +394,6 @@ fn heads(
 ) -> Result<Heads> {
     let (d, stack) = (config.d_model, config.encoder()?);
     let mut heads = Heads::default();
-    for (labels, name) in [(found.classifier, names.classifier), (found.tagger, "classifier")] {
-        let named = config.labels.len();
-        if let Some(labels) = labels.filter(|&labels| named != 0 && named != labels) {
-            reader.problem(|| format!("{name} has {labels} labels, the config names {named}"));
-        }
-    }
     if found.pooler || found.next_sentence {
         heads.pooler = Some(reader.linear(&[Part::new(names.pooler, d, d)])?);
     }
@@ -432,21 +417,22 @@ fn heads(
     if found.next_sentence {
         heads.next_sentence = Some(reader.linear(&[Part::new(names.next_sentence, 2, d)])?);
     }
-    if let Some(labels) = found.classifier {
+    if found.classifier {
         let squash = match config.family {
             Family::DistilBert => Squash::Relu,
             _ => Squash::Tanh,
         };
+        let name = names.classifier_dense;
         // BERT's and ALBERT's is the pooler.
-        let dense = match names.classifier_dense == names.pooler {
+        let before = match name == names.pooler {
             true => Before::Pooler,
-            false => Before::Dense(reader.linear(&[Part::new(names.classifier_dense, d, d)])?),
+            false => Before::Dense(reader.linear(&[Part::new(name, d, d)])?, squash),
         };
-        let output = reader.linear(&[Part::new(names.classifier, labels, d)])?;
-        heads.classifier = Some(Classifier { dense, squash, output });
+        let output = reader.labels(config, names.classifier)?;
+        heads.classifier = Some(Classifier { before, output });
     }
-    if let Some(labels) = found.tagger {
-        heads.tagger = Some(reader.linear(&[Part::new("classifier", labels, d)])?);
+    if found.tagger {
+        heads.tagger = Some(reader.labels(config, "classifier")?);
     }
     Ok(heads)
 }

@@ -2,12 +2,13 @@
 
 use super::{Part, Reader};
 use crate::attention::{CrossAttention, SelfAttention};
-use crate::config::{Gating, Positions, StackConfig, TokenInput};
+use crate::config::{Config, Gating, Positions, StackConfig, TokenInput};
 use crate::decoder::DecoderLayer;
 use crate::embedding::{ReadOut, Words};
 use crate::encoder::EncoderLayer;
 use crate::error::Result;
 use crate::feed_forward::FeedForward;
+use crate::linear::Linear;
 use crate::position::{LearnedPositions, PositionTable};
 use crate::sublayer::Norm;
 use headrow_kernels::AttentionShape;
@@ -211,5 +212,16 @@ impl Reader<'_> {
             None => self.words(name, vocabulary, width, true)?,
         };
         Ok(ReadOut { projection: None, scale: 1.0, words, bias: None })
+    }
+
+    /// The map from states to labels, which are as many as the file has and the config names.
+    pub(super) fn labels(&mut self, config: &Config, name: &str) -> Result<Linear> {
+        let named = config.labels.len();
+        let shape = self.shape(&format!("{name}.weight"));
+        let labels = shape.and_then(|shape| shape.first().copied()).unwrap_or(named);
+        if named != 0 && named != labels {
+            self.problem(|| format!("{name} has {labels} labels, the config names {named}"));
+        }
+        self.linear(&[Part::new(name, labels, config.d_model)])
     }
 }

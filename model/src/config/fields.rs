@@ -73,6 +73,21 @@ impl<'a> Fields<'a> {
         })
     }
 
+    /// The side of a square: a number, or rows and columns, which must be equal.
+    pub(crate) fn side(&self, field: &str, default: usize) -> Result<usize> {
+        match self.get(field).and_then(Value::as_array).map(Vec::as_slice) {
+            Some([rows, columns]) if rows == columns => rows
+                .as_u64()
+                .and_then(|side| usize::try_from(side).ok())
+                .ok_or_else(|| self.wrong(field, "expected whole numbers from 0 up")),
+            Some(sides) => {
+                let found = serde_json::Value::from(sides).to_string();
+                Err(self.unsupported(field, &found, " (expected a square)"))
+            }
+            None => self.size(field, Some(default)),
+        }
+    }
+
     pub(crate) fn flag(&self, field: &str, default: bool) -> Result<bool> {
         self.typed(field, Some(default), "true or false", Value::as_bool)
     }

@@ -169,7 +169,7 @@ impl Encoding<'_> {
             Content::Vectors(values) => {
                 Entering::Vectors(Mat::new(values, self.rows, hidden.cols()))
             }
-            Content::Images { pixels, count } => Entering::Images { pixels, count },
+            Content::Images { pixels, .. } => Entering::Images { pixels },
             Content::Spectrograms { values, count } => Entering::Spectrograms { values, count },
         };
         let sinusoids = self.tables.sinusoids();

@@ -1,7 +1,7 @@
 //! Sizes and limits of a session, and the memory that follows from them.
 
 use super::pages::pages_for;
-use crate::config::{Config, StackConfig};
+use crate::config::{Config, Input, StackConfig};
 use crate::decoder::Extents;
 use crate::error::{Error, Result};
 use crate::linear::room;
@@ -188,8 +188,13 @@ impl Limits {
         // Wider than all that is live for one token, so that no size below overflows.
         let widest = config.stacks().map(|(_, stack)| {
             let heads = stack.heads as u128 * (stack.d_k as u128 + stack.d_v as u128);
-            let vocabulary = stack.vocabulary() as u128;
-            16 * (config.d_model as u128 + 2 * stack.d_ff as u128 + 2 * heads) + vocabulary
+            let read = match stack.input {
+                Input::Patches { patch, channels, .. } => {
+                    (patch as u128 * patch as u128).saturating_mul(channels as u128)
+                }
+                _ => stack.vocabulary() as u128,
+            };
+            16 * (config.d_model as u128 + 2 * stack.d_ff as u128 + 2 * heads) + read
         });
         let width = widest.max().unwrap_or(0);
         let longest = self.tokens.max(self.length).max(self.source_length) as u128;

@@ -1,6 +1,11 @@
 //! Small seeded checkpoints of every family, made in memory, and damaged at will.
 #![allow(dead_code, reason = "each test target uses a part")]
 
+#[path = "tiny_decoders.rs"]
+mod decoders;
+#[path = "tiny_encoders.rs"]
+mod encoders;
+
 use headrow::Config;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -43,7 +48,10 @@ pub(crate) struct Tiny {
     pub(crate) tensors: Vec<Tensor>,
 }
 
-pub(crate) const FAMILIES: [&str; 3] = ["bert", "roberta", "distilbert"];
+/// Encoders of text.
+pub(crate) const FAMILIES: [&str; 4] = ["bert", "roberta", "distilbert", "albert"];
+/// Decoders alone.
+pub(crate) const DECODERS: [&str; 6] = ["gpt2", "gpt_neox", "opt", "llama", "mistral", "qwen2"];
 pub(crate) const D: usize = 24;
 pub(crate) const D_FF: usize = 40;
 pub(crate) const V: usize = 50;
@@ -51,98 +59,51 @@ pub(crate) const POSITIONS: usize = 34;
 pub(crate) const LAYERS: usize = 2;
 
 impl Tiny {
-    /// `bert`, `roberta` or `distilbert`, with its pooler, masked language model and, for BERT, the
-    /// next-sentence head.
+    /// A family's checkpoint of small sizes, with all of its heads: one of [`FAMILIES`], of [`DECODERS`], or `vit`.
     pub(crate) fn new(family: &str) -> Tiny {
-        let config = match family {
-            "distilbert" => json!({
-                "model_type": family, "vocab_size": V, "dim": D, "n_layers": LAYERS, "n_heads": 3,
-                "hidden_dim": D_FF, "max_position_embeddings": POSITIONS, "activation": "gelu",
-            }),
-            _ => json!({
-                "model_type": family, "vocab_size": V, "hidden_size": D,
-                "num_hidden_layers": LAYERS, "num_attention_heads": 3, "intermediate_size": D_FF,
-                "max_position_embeddings": POSITIONS, "hidden_act": "gelu",
-                "type_vocab_size": if family == "bert" { 2 } else { 1 },
-                "layer_norm_eps": 1e-5, "pad_token_id": if family == "bert" { 0 } else { 1 },
-            }),
-        };
+        let config = encoders::config(family).or_else(|| decoders::config(family));
+        Tiny::of(config.unwrap_or_else(|| panic!("no tiny {family}")), 7)
+    }
+
+    /// A checkpoint as the config has it, whose sizes must be written out; the numbers depend on the seed.
+    pub(crate) fn of(config: Value, seed: u64) -> Tiny {
+        let family = config["model_type"].as_str().expect("a family").to_owned();
         let mut tiny = Tiny { config, tensors: Vec::new() };
-        let mut random = Random(7);
-        tiny.add_encoder(family, &mut random);
-        match family {
-            "bert" => {
-                tiny.linear("bert.pooler.dense", D, D, &mut random);
-                tiny.linear("cls.predictions.transform.dense", D, D, &mut random);
-                tiny.norm("cls.predictions.transform.LayerNorm", &mut random);
-                tiny.floats("cls.predictions.bias", &[V], &mut random);
-                tiny.linear("cls.seq_relationship", 2, D, &mut random);
-            }
-            "roberta" => {
-                tiny.linear("lm_head.dense", D, D, &mut random);
-                tiny.norm("lm_head.layer_norm", &mut random);
-                tiny.floats("lm_head.bias", &[V], &mut random);
-            }
-            _ => {
-                tiny.linear("vocab_transform", D, D, &mut random);
-                tiny.norm("vocab_layer_norm", &mut random);
-                tiny.floats("vocab_projector.bias", &[V], &mut random);
-            }
-        }
+        let mut random = Random(seed);
+        let made = encoders::fill(&mut tiny, &family, &mut random)
+            || decoders::fill(&mut tiny, &family, &mut random);
+        assert!(made, "no tiny {family}");
         tiny
     }
 
-    fn add_encoder(&mut self, family: &str, random: &mut Random) {
-        self.floats(&format!("{family}.embeddings.word_embeddings.weight"), &[V, D], random);
-        let positions = format!("{family}.embeddings.position_embeddings.weight");
-        self.floats(&positions, &[POSITIONS, D], random);
-        if let Some(types) = self.config["type_vocab_size"].as_u64() {
-            let name = format!("{family}.embeddings.token_type_embeddings.weight");
-            self.floats(&name, &[types as usize, D], random);
-        }
-        self.norm(&format!("{family}.embeddings.LayerNorm"), random);
-        let (stack, square, first, second, norms) = match family {
-            "distilbert" => (
-                "transformer.layer",
-                ["attention.q_lin", "attention.k_lin", "attention.v_lin", "attention.out_lin"],
-                "ffn.lin1",
-                "ffn.lin2",
-                ["sa_layer_norm", "output_layer_norm"],
-            ),
-            _ => (
-                "encoder.layer",
-                [
-                    "attention.self.query",
-                    "attention.self.key",
-                    "attention.self.value",
-                    "attention.output.dense",
-                ],
-                "intermediate.dense",
-                "output.dense",
-                ["attention.output.LayerNorm", "output.LayerNorm"],
-            ),
-        };
-        for layer in 0..LAYERS {
-            let name = |part: &str| format!("{family}.{stack}.{layer}.{part}");
-            for part in square {
-                self.linear(&name(part), D, D, random);
-            }
-            self.linear(&name(first), D_FF, D, random);
-            self.linear(&name(second), D, D_FF, random);
-            for part in norms {
-                self.norm(&name(part), random);
-            }
-        }
+    /// A size in the config.
+    fn size(&self, field: &str) -> usize {
+        let size = self.config[field].as_u64();
+        size.unwrap_or_else(|| panic!("{field} of {}", self.config)) as usize
     }
 
+    /// A flag in the config, or what its absence means.
+    fn flag(&self, field: &str, absent: bool) -> bool {
+        self.config[field].as_bool().unwrap_or(absent)
+    }
+
+    /// `name.weight`, outputs first, and `name.bias`.
     pub(crate) fn linear(&mut self, name: &str, output: usize, input: usize, random: &mut Random) {
         self.floats(&format!("{name}.weight"), &[output, input], random);
         self.floats(&format!("{name}.bias"), &[output], random);
     }
 
-    fn norm(&mut self, name: &str, random: &mut Random) {
-        self.floats(&format!("{name}.weight"), &[D], random);
-        self.floats(&format!("{name}.bias"), &[D], random);
+    /// The same, with a bias or without.
+    fn map(&mut self, name: &str, output: usize, input: usize, bias: bool, random: &mut Random) {
+        match bias {
+            true => self.linear(name, output, input, random),
+            false => self.floats(&format!("{name}.weight"), &[output, input], random),
+        }
+    }
+
+    fn norm(&mut self, name: &str, features: usize, random: &mut Random) {
+        self.floats(&format!("{name}.weight"), &[features], random);
+        self.floats(&format!("{name}.bias"), &[features], random);
     }
 
     /// Numbers that bf16 and f16 hold exactly, so that a checkpoint in either has the same values.

@@ -1,0 +1,113 @@
+//! Vision Transformer folders: images in place of tokens, pre-norm layers, a classifier on the first token.
+
+use super::layers::{LayerNames, usual_field};
+use super::{Family, Part, Reader, Reading};
+use crate::config::{Biases, Config, Fields, Input, StackConfig};
+use crate::encoder::{Encoder, EncoderLayer};
+use crate::error::{Error, Result};
+use crate::head::{Before, Classifier, Heads};
+use crate::patches::Patches;
+use crate::sublayer::NormPlacement;
+use crate::transformer::{Entrance, Transformer};
+
+pub(super) const VIT: Reading = Reading {
+    family: Family::Vit,
+    name: "ViT",
+    words: &["vit"],
+    config,
+    field: usual_field,
+    canonical: |name| name.strip_prefix("vit.").unwrap_or(name).to_owned(),
+    build,
+    harmless: |_, name| HARMLESS.contains(&name),
+};
+
+/// What paints masked patches again, a task that is not computed here.
+const HARMLESS: &[&str] = &["embeddings.mask_token", "decoder.0.weight", "decoder.0.bias"];
+
+const POOLER: &str = "pooler.dense";
+const CLASSIFIER: &str = "classifier";
+
+const NAMES: LayerNames = LayerNames {
+    qkv: ["attention.attention.query", "attention.attention.key", "attention.attention.value"],
+    attention_output: "attention.output.dense",
+    attention_norm: "layernorm_before",
+    inner: "intermediate.dense",
+    outer: "output.dense",
+    feed_forward_norm: "layernorm_after",
+};
+
+fn config(fields: &Fields<'_>, family: Family) -> Result<Config> {
+    let d_model = fields.size("hidden_size", None)?;
+    fields.expect_word("pooler_act", "tanh")?;
+    fields.expect_size("pooler_output_size", d_model)?;
+    let input = Input::Patches {
+        image: fields.side("image_size", 224)?,
+        patch: fields.side("patch_size", 16)?,
+        channels: fields.size("num_channels", Some(3))?,
+    };
+    let paper = StackConfig::paper(
+        input,
+        fields.size("num_hidden_layers", None)?,
+        d_model,
+        fields.size("num_attention_heads", None)?,
+        fields.size("intermediate_size", None)?,
+    );
+    let d_k = fields.size("head_dim", Some(paper.d_k))?;
+    let (activation, activation_word) = fields.activation("hidden_act", "gelu")?;
+    let mut config = Config::empty(family, d_model);
+    config.encoder = Some(StackConfig {
+        d_k,
+        d_v: d_k,
+        activation,
+        activation_word,
+        epsilon: fields.number("layer_norm_eps", 1e-12)? as f32,
+        placement: NormPlacement::Pre,
+        final_norm: true,
+        biases: Biases { queries_keys_values: fields.flag("qkv_bias", true)?, ..Biases::ALL },
+        ..paper
+    });
+    Ok(config)
+}
+
+fn build(config: &Config, reader: &mut Reader<'_>) -> Result<Transformer> {
+    let (stack, d) = (config.encoder()?, config.d_model);
+    let patches = patches(stack, d, reader)?;
+    let layers = (0..reader.layers("encoder.layer.", stack.layers)).map(|layer| {
+        reader.encoder_layer(stack, d, layer, &format!("encoder.layer.{layer}."), &NAMES)
+    });
+    let layers = layers.collect::<Result<Vec<EncoderLayer>>>()?;
+    let final_norm = Some(reader.stack_norm(stack, d, "layernorm")?);
+    let heads = heads(config, reader)?;
+    let encoder = Encoder { depth: stack.layers, layers, final_norm, buckets: Vec::new() };
+    Ok(Transformer::encoder_only(Entrance::Patches(patches), encoder, heads))
+}
+
+fn patches(stack: &StackConfig, d: usize, reader: &mut Reader<'_>) -> Result<Patches> {
+    let Input::Patches { image, patch, channels } = stack.input else {
+        return Err(Error::WrongInput { expected: "images", actual: stack.input.name() });
+    };
+    let kernel = [d, channels, patch, patch];
+    let name = "embeddings.patch_embeddings.projection";
+    let map = Part::new(name, d, channels).shaped(&kernel);
+    Ok(Patches {
+        channels,
+        image,
+        patch,
+        projection: reader.linear(&[map])?,
+        first: reader.tensor("embeddings.cls_token", &[1, 1, d])?,
+        positions: reader.tensor("embeddings.position_embeddings", &[1, stack.max_length(), d])?,
+    })
+}
+
+fn heads(config: &Config, reader: &mut Reader<'_>) -> Result<Heads> {
+    let d = config.d_model;
+    let mut heads = Heads::default();
+    if reader.has_linear(POOLER) {
+        heads.pooler = Some(reader.linear(&[Part::new(POOLER, d, d)])?);
+    }
+    if reader.has_linear(CLASSIFIER) {
+        let output = reader.labels(config, CLASSIFIER)?;
+        heads.classifier = Some(Classifier { before: Before::Nothing, output });
+    }
+    Ok(heads)
+}
