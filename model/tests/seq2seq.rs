@@ -394,6 +394,7 @@ fn fields_that_change_the_result_are_refused_by_name() {
             json!(9),
             "share_encoder_decoder_embeddings: the tables",
         ),
+        (&["m2m_100"], "pad_token_id", json!(V), "pad_token_id: is not below vocab_size"),
         (&["whisper"], "num_mel_bins", json!(0), "num_mel_bins: must not be 0"),
         (&["whisper"], "max_source_positions", json!(0), "max_source_positions: must not be 0"),
         (&["opennmt-transformer"], "norm", json!("post"), "norm: post is not supported"),

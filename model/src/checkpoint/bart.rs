@@ -116,9 +116,18 @@ impl Form {
             Places::Marian => Positions::Sinusoidal { layout: SinusoidLayout::Marian, first: 0 },
             Places::Tensor2Tensor => Positions::Sinusoidal {
                 layout: SinusoidLayout::Tensor2Tensor,
-                first: fields.size("pad_token_id", Some(1))?.saturating_add(1),
+                first: padding_row(fields)?.saturating_add(1),
             },
         })
+    }
+}
+
+/// The padding id, which is one of the words.
+fn padding_row(fields: &Fields<'_>) -> Result<usize> {
+    let padding = fields.size("pad_token_id", Some(1))?;
+    match padding < fields.size("vocab_size", None)? {
+        true => Ok(padding),
+        false => Err(fields.wrong("pad_token_id", "is not below vocab_size")),
     }
 }
 
