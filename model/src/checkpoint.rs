@@ -4,6 +4,7 @@
 //! which tensor is which part of a [`Transformer`]. The layers themselves know no family.
 
 mod layers;
+mod parts;
 mod reader;
 
 mod bart;
@@ -14,6 +15,8 @@ mod llama;
 mod opennmt;
 mod opt;
 mod vit;
+mod t5;
+mod torch;
 mod whisper;
 
 use crate::config::{Config, Fields};
@@ -105,6 +108,8 @@ const READINGS: &[Reading] = &[
     bart::M2M100,
     opennmt::OPENNMT,
     whisper::WHISPER,
+    t5::T5,
+    torch::TORCH,
 ];
 
 impl Family {

@@ -8,7 +8,7 @@ mod fields;
 
 use crate::checkpoint;
 use crate::error::{Error, Result};
-use crate::position::{Rotary, SinusoidLayout};
+use crate::position::{BucketRange, Rotary, SinusoidLayout, check_buckets};
 use crate::sublayer::NormPlacement;
 pub(crate) use fields::{Fields, printable, read_file, regular_file};
 use headrow_kernels::Activation;
@@ -404,8 +404,9 @@ impl Config {
         if self.encoder.is_none() && self.decoder.is_none() {
             return Err(wrong(place, "model_type", "neither an encoder nor a decoder"));
         }
-        for (_, stack) in self.stacks() {
-            stack.check(self.family, self.d_model, place)?;
+        for (side, stack) in self.stacks() {
+            let range = if side == "encoder" { BucketRange::Both } else { BucketRange::Past };
+            stack.check(self.family, self.d_model, range, place)?;
         }
         if self.shares_words() {
             let sizes = self.stacks().filter_map(|(_, stack)| stack.tokens());
@@ -511,7 +512,7 @@ impl StackConfig {
         times(self.layers, times(d_model, wide))
     }
 
-    fn check(&self, family: Family, d_model: usize, place: &str) -> Result<()> {
+    fn check(&self, family: Family, d_model: usize, range: BucketRange, place: &str) -> Result<()> {
         let name = |field| checkpoint::field_name(family, field);
         let refused = |field: &'static str, problem: &str| Err(wrong(place, name(field), problem));
         let sizes = [
@@ -548,12 +549,13 @@ impl StackConfig {
             let problem = format!("must be above 0 and finite, found {}", self.epsilon);
             return refused("epsilon", &problem);
         }
-        self.check_relative(place, &name)?;
+        self.check_relative(range, place, &name)?;
         self.input.check(d_model, place, &name)
     }
 
     fn check_relative(
         &self,
+        range: BucketRange,
         place: &str,
         name: &dyn Fn(&'static str) -> &'static str,
     ) -> Result<()> {
@@ -561,7 +563,8 @@ impl StackConfig {
             RelativePositions::Rotary(rotary) => rotary.check(self.d_k, place),
             &RelativePositions::Buckets { buckets, max_distance } => {
                 check_size(place, name("buckets"), buckets)?;
-                check_size(place, name("max_distance"), max_distance)
+                check_size(place, name("max_distance"), max_distance)?;
+                check_buckets(range, buckets, max_distance, place)
             }
             RelativePositions::None | RelativePositions::Alibi => Ok(()),
         }

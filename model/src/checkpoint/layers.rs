@@ -2,7 +2,7 @@
 
 use super::{Part, Reader};
 use crate::attention::{CrossAttention, SelfAttention};
-use crate::config::{Config, Gating, Positions, StackConfig, TokenInput};
+use crate::config::{Config, Gating, Positions, RelativePositions, StackConfig, TokenInput};
 use crate::decoder::DecoderLayer;
 use crate::embedding::{ReadOut, Words};
 use crate::encoder::EncoderLayer;
@@ -197,6 +197,16 @@ impl Reader<'_> {
                 PositionTable::Learned(LearnedPositions { table, first: first as u32, padding })
             }
         })
+    }
+
+    /// Biases of positions by bucket, `name.weight`, buckets × heads; none in a stack without.
+    pub(super) fn buckets(&mut self, stack: &StackConfig, name: &str) -> Result<Vec<f32>> {
+        match stack.relative {
+            RelativePositions::Buckets { buckets, .. } => {
+                self.tensor(&format!("{name}.weight"), &[buckets, stack.heads])
+            }
+            _ => Ok(Vec::new()),
+        }
     }
 
     /// The read-out with the words of the embedding, where they are tied, or with `name`, v × width.

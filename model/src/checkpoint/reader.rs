@@ -162,6 +162,16 @@ impl<'a> Reader<'a> {
         self.tensors.contains_key(name)
     }
 
+    /// Whether the tensor is there, or `otherwise` where there are none to look at.
+    pub(crate) fn finds(&self, name: &str, otherwise: bool) -> bool {
+        if self.tensors.is_empty() { otherwise } else { self.has(name) }
+    }
+
+    /// Whether there are tensors, and not this one.
+    pub(crate) fn lacks(&self, name: &str) -> bool {
+        !self.finds(name, true)
+    }
+
     /// Whether any of a linear map's two tensors is there; then both must be.
     pub(crate) fn has_linear(&self, name: &str) -> bool {
         self.has(&format!("{name}.weight")) || self.has(&format!("{name}.bias"))

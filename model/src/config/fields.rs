@@ -111,7 +111,12 @@ impl<'a> Fields<'a> {
     /// The activation by its exact word: `gelu` is the erf form, not the tanh form.
     pub(crate) fn activation(&self, field: &str, default: &str) -> Result<(Activation, String)> {
         let word = self.word(field, Some(default))?;
-        let activation = match word.as_str() {
+        Ok((self.named_activation(field, &word)?, word))
+    }
+
+    /// The activation that `word` names in `field`.
+    pub(crate) fn named_activation(&self, field: &str, word: &str) -> Result<Activation> {
+        Ok(match word {
             "gelu" => Activation::GeluErf,
             "gelu_new" | "gelu_pytorch_tanh" => Activation::GeluTanh,
             "quick_gelu" => Activation::GeluQuick,
@@ -120,10 +125,9 @@ impl<'a> Fields<'a> {
             _ => {
                 let known = " (expected gelu, gelu_new, gelu_pytorch_tanh, quick_gelu, relu, silu \
                              or swish)";
-                return Err(self.unsupported(field, &word, known));
+                return Err(self.unsupported(field, word, known));
             }
-        };
-        Ok((activation, word))
+        })
     }
 
     /// The field says this, or nothing.
