@@ -14,9 +14,10 @@ mod gpt_neox;
 mod llama;
 mod opennmt;
 mod opt;
-mod vit;
+mod paper;
 mod t5;
 mod torch;
+mod vit;
 mod whisper;
 
 use crate::config::{Config, Fields};
@@ -24,6 +25,7 @@ use crate::error::Result;
 use crate::transformer::Transformer;
 use crate::weights::Checkpoint;
 use headrow_kernels::Cpu;
+pub(crate) use paper::to_json as config_json;
 pub(crate) use reader::{Part, Reader};
 use std::fmt;
 
@@ -69,6 +71,8 @@ pub enum Family {
     OpenNmt,
     /// A state dict of `torch.nn.Transformer`: two stacks without embeddings.
     Torch,
+    /// The paper's Transformer with all options of this library, and its own plain names.
+    Paper,
 }
 
 /// How one family is read.
@@ -110,6 +114,7 @@ const READINGS: &[Reading] = &[
     whisper::WHISPER,
     t5::T5,
     torch::TORCH,
+    paper::PAPER,
 ];
 
 impl Family {
@@ -152,4 +157,13 @@ pub(crate) fn load(config: &Config, checkpoint: &Checkpoint<'_>, cpu: Cpu) -> Re
     build(config, &mut survey)?;
     let mut loader = survey.finish(|name| harmless(config, name))?;
     build(config, &mut loader)
+}
+
+/// Name and shape of every tensor that `config` asks for, in the order of asking.
+pub(crate) fn list(config: &Config) -> Result<Vec<(String, Vec<usize>)>> {
+    let Reading { canonical, build, .. } = *config.family.reading();
+    let nothing = Checkpoint::nothing();
+    let mut list = Reader::list(&nothing, canonical);
+    build(config, &mut list)?;
+    Ok(list.listed())
 }

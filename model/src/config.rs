@@ -5,6 +5,7 @@
 //! names the field. A field that is absent has the value that the family's reference implementation gives it.
 
 mod fields;
+mod preset;
 
 use crate::checkpoint;
 use crate::error::{Error, Result};
@@ -62,7 +63,7 @@ pub struct StackConfig {
     pub scale: ScoreScale,
     /// Positions inside self-attention, beside those that the input may add.
     pub relative: RelativePositions,
-    /// w: a query sees the w last tokens, itself included.
+    /// w: a query sees the w last tokens, itself included, and in an encoder as many after it.
     pub window: Option<usize>,
     /// d_ff: inner features of the feed-forward network.
     pub d_ff: usize,
@@ -297,11 +298,13 @@ pub struct ReadOutConfig {
     pub tied: bool,
     /// Multiplies the states before the product: 1/√d_model where T5 ties.
     pub scale: f32,
+    /// Whether a number per word is added to the scores.
+    pub bias: bool,
 }
 
 impl Default for ReadOutConfig {
     fn default() -> Self {
-        ReadOutConfig { tied: true, scale: 1.0 }
+        ReadOutConfig { tied: true, scale: 1.0, bias: false }
     }
 }
 
@@ -386,6 +389,28 @@ impl Config {
             && self.stacks().filter(|(_, stack)| stack.tokens().is_some()).count() == 2
     }
 
+    /// What a decoder cannot have.
+    fn check_decoder(&self, place: &str) -> Result<()> {
+        let name = |field| checkpoint::field_name(self.family, field);
+        let Some(stack) = &self.decoder else { return Ok(()) };
+        if stack.distinct_layers != stack.layers {
+            let problem = "every layer of a decoder has weights of its own";
+            return Err(wrong(place, name("distinct_layers"), problem));
+        }
+        if stack.placement == NormPlacement::Parallel && self.encoder.is_some() {
+            let problem = "side by side leaves no place for attention to the encoder";
+            return Err(wrong(place, name("placement"), problem));
+        }
+        match stack.tokens().map(|tokens| tokens.positions) {
+            // The count would depend on where a prompt is cut.
+            Some(Positions::Learned { padding: Some(_), .. }) => {
+                let problem = "a decoder's positions count every token";
+                Err(wrong(place, name("padding"), problem))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// v: tokens that are read out, or read when nothing is. 0 for a model without tokens.
     pub fn vocabulary(&self) -> usize {
         self.last_stack().map_or(0, StackConfig::vocabulary)
@@ -406,8 +431,12 @@ impl Config {
         }
         for (side, stack) in self.stacks() {
             let range = if side == "encoder" { BucketRange::Both } else { BucketRange::Past };
+            // Of two stacks the message says which one.
+            let both = self.encoder.is_some() && self.decoder.is_some();
+            let place = if both { &format!("{place}: {side}") } else { place };
             stack.check(self.family, self.d_model, range, place)?;
         }
+        self.check_decoder(place)?;
         if self.shares_words() {
             let sizes = self.stacks().filter_map(|(_, stack)| stack.tokens());
             let mut sizes = sizes.map(|tokens| (tokens.vocabulary, tokens.width));
@@ -427,7 +456,7 @@ impl StackConfig {
     /// A stack as the paper has it, of h heads of d_model/h features: post-norm, ReLU, LayerNorm, ε = 1e-5.
     ///
     /// `d_model` that `heads` do not divide is found when the config is checked.
-    pub(crate) fn paper(
+    pub fn paper(
         input: Input,
         layers: usize,
         d_model: usize,
@@ -540,6 +569,9 @@ impl StackConfig {
         if self.distinct_layers > self.layers {
             let problem = format!("{} of {} layers", self.distinct_layers, self.layers);
             return refused("distinct_layers", &problem);
+        }
+        if self.distinct_layers < self.layers && self.scale == ScoreScale::PaperByLayer {
+            return refused("distinct_layers", "shared layers have one factor of their scores");
         }
         if self.window == Some(0) {
             return refused("window", "must not be 0");

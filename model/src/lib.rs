@@ -75,7 +75,7 @@ pub use config::{
 pub use error::{Error, Problems, Result};
 pub use head::{Head, Normalization, Pooling};
 pub use headrow_kernels::par::default_threads;
-pub use headrow_kernels::{Activation, Cancel, Cpu, Isa, Mat};
+pub use headrow_kernels::{Activation, Cancel, Cpu, Isa, Mat, RopeLayout};
 pub use model::{LoadOptions, Model};
 pub use observer::{Observer, Place, Side, Sublayer};
 pub use position::{Rotary, RotaryScaling, SinusoidLayout};

@@ -28,6 +28,8 @@ pub(crate) struct Reader<'a> {
 }
 
 enum Mode {
+    /// There is no file; what is asked for is listed.
+    List(Vec<(String, Vec<usize>)>),
     /// Nothing is read; what is asked for is compared and remembered.
     Survey { wanted: BTreeSet<String>, problems: Problems },
     /// All was found in order. `bytes` holds data as it is in the file, `rows` a block of it, widened.
@@ -136,6 +138,20 @@ impl<'a> Reader<'a> {
         Reader { checkpoint, tensors, cpu, mode }
     }
 
+    /// Lists what is asked for, without a file.
+    pub(crate) fn list(nothing: &'a Checkpoint<'a>, canonical: fn(&str) -> String) -> Reader<'a> {
+        let survey = Reader::survey(nothing, Cpu::detect(), canonical);
+        Reader { mode: Mode::List(Vec::new()), ..survey }
+    }
+
+    /// What was asked for, in this order.
+    pub(crate) fn listed(self) -> Vec<(String, Vec<usize>)> {
+        match self.mode {
+            Mode::List(tensors) => tensors,
+            _ => Vec::new(),
+        }
+    }
+
     /// A reader that loads, when all tensors that were asked for are as they should be, and the others are
     /// `harmless`.
     pub(crate) fn finish(self, harmless: impl Fn(&str) -> bool) -> Result<Reader<'a>> {
@@ -162,12 +178,12 @@ impl<'a> Reader<'a> {
         self.tensors.contains_key(name)
     }
 
-    /// Whether the tensor is there, or `otherwise` where there are none to look at.
+    /// Whether the tensor is there, or `otherwise` where there is no file to look at.
     pub(crate) fn finds(&self, name: &str, otherwise: bool) -> bool {
-        if self.tensors.is_empty() { otherwise } else { self.has(name) }
+        if matches!(self.mode, Mode::List(_)) { otherwise } else { self.has(name) }
     }
 
-    /// Whether there are tensors, and not this one.
+    /// Whether there is a file, and the tensor is not in it.
     pub(crate) fn lacks(&self, name: &str) -> bool {
         !self.finds(name, true)
     }
@@ -191,6 +207,9 @@ impl<'a> Reader<'a> {
     /// How many layers to build: as many as the config has, and the file bears out. They are numbered
     /// behind `prefix` in names, as in `encoder.layer.11.`.
     pub(crate) fn layers(&mut self, prefix: &str, in_config: usize) -> usize {
+        if matches!(self.mode, Mode::List(_)) {
+            return in_config;
+        }
         let numbers = self.tensors.keys().filter_map(|name| {
             let (number, _) = name.strip_prefix(prefix)?.split_once('.')?;
             number.parse::<u64>().ok()
@@ -206,7 +225,16 @@ impl<'a> Reader<'a> {
 
     /// Whether the tensor is to be read now. A survey compares it with what is expected instead.
     fn open(&mut self, name: &str, shape: &[usize]) -> bool {
-        let Mode::Survey { wanted, problems } = &mut self.mode else { return true };
+        let (wanted, problems) = match &mut self.mode {
+            Mode::Survey { wanted, problems } => (wanted, problems),
+            Mode::List(tensors) => {
+                if !tensors.iter().any(|(known, _)| known == name) {
+                    tensors.push((name.to_owned(), shape.to_vec()));
+                }
+                return false;
+            }
+            Mode::Load { .. } => return true,
+        };
         match self.tensors.get(name) {
             None => problems.add(|| format!("{name} is missing")),
             Some(tensor) if tensor.shape != shape => problems.add(|| {

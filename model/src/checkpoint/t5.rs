@@ -5,8 +5,8 @@ use super::layers::{output, projections};
 use super::parts::{CrossParts, LayerParts};
 use super::{Family, Part, Reader, Reading};
 use crate::config::{
-    Biases, Config, Fields, Gating, Input, NormKind, Positions, RelativePositions, ScoreScale,
-    StackConfig, TokenInput,
+    Biases, Config, Fields, Gating, Input, NormKind, RelativePositions, ScoreScale, StackConfig,
+    TokenInput,
 };
 use crate::decoder::Decoder;
 use crate::embedding::{Embedding, ReadOut, Words};
@@ -69,14 +69,7 @@ fn config(fields: &Fields<'_>, family: Family) -> Result<Config> {
 }
 
 fn stack(fields: &Fields<'_>, d_model: usize, layers: usize) -> Result<StackConfig> {
-    let tokens = TokenInput {
-        vocabulary: fields.size("vocab_size", Some(32128))?,
-        width: d_model,
-        scale: 1.0,
-        token_types: 0,
-        positions: Positions::None,
-        norm: false,
-    };
+    let tokens = TokenInput::words(fields.size("vocab_size", Some(32128))?, d_model);
     let heads = fields.size("num_heads", Some(8))?;
     let d_ff = fields.size("d_ff", Some(2048))?;
     let d_kv = fields.size("d_kv", Some(64))?;

@@ -108,6 +108,52 @@ impl<'a> Fields<'a> {
         self.typed(field, Some(default), "a number", Value::as_f64)
     }
 
+    pub(crate) fn real(&self, field: &str) -> Result<f64> {
+        self.typed(field, None, "a number", Value::as_f64)
+    }
+
+    /// What `read` makes of an object, unless it is absent or `null`.
+    pub(crate) fn within<T>(
+        &self,
+        field: &str,
+        read: impl FnOnce(&Fields<'_>) -> Result<T>,
+    ) -> Result<Option<T>> {
+        match self.get(field) {
+            None => Ok(None),
+            Some(Value::Object(map)) => {
+                let place = format!("{}: {field}", self.place);
+                read(&Fields { map: map.clone(), place: &place }).map(Some)
+            }
+            Some(_) => Err(self.wrong(field, "expected an object")),
+        }
+    }
+
+    /// One of some words, and what it stands for.
+    pub(crate) fn choice<T: Copy>(
+        &self,
+        field: &str,
+        default: T,
+        choices: &[(&str, T)],
+    ) -> Result<T> {
+        if self.get(field).is_none() {
+            return Ok(default);
+        }
+        let word = self.word(field, None)?;
+        let found = choices.iter().find(|(known, _)| *known == word);
+        found.map(|&(_, value)| value).ok_or_else(|| {
+            let known: Vec<&str> = choices.iter().map(|&(known, _)| known).collect();
+            self.unsupported(field, &word, &format!(" (expected {})", known.join(", ")))
+        })
+    }
+
+    /// There is no other field than these.
+    pub(crate) fn only(&self, known: &[&str]) -> Result<()> {
+        match self.map.keys().find(|field| !known.contains(&field.as_str())) {
+            Some(unknown) => Err(self.wrong(&printable(unknown), "not a field that is known here")),
+            None => Ok(()),
+        }
+    }
+
     /// The activation by its exact word: `gelu` is the erf form, not the tanh form.
     pub(crate) fn activation(&self, field: &str, default: &str) -> Result<(Activation, String)> {
         let word = self.word(field, Some(default))?;

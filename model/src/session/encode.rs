@@ -125,7 +125,10 @@ impl Reader {
         for length in batch.lengths(stack.max_length()) {
             let rows = start..start + length;
             start = rows.end;
-            segments.push(Segment::full(rows.clone(), rows));
+            segments.push(match stack.window {
+                Some(window) => Segment::banded(rows.clone(), rows, window - 1, window - 1),
+                None => Segment::full(rows.clone(), rows),
+            });
         }
         #[cfg(feature = "tracing")]
         let _span = tracing::debug_span!("encode", tokens = start, sequences = segments.len());
