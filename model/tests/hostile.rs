@@ -274,10 +274,13 @@ fn of_many_problems_the_first_twenty_and_the_count_are_told() {
 #[test]
 fn a_layer_count_that_differs_from_the_file_is_one_problem() {
     let error = Tiny::new("bert").set("num_hidden_layers", json!(3)).model().unwrap_err();
-    assert!(error.to_string().ends_with("the config has 3 layers, the file 2"), "{error}");
+    assert!(
+        error.to_string().ends_with("the config has 3 layers, the file 2 at encoder.layer."),
+        "{error}"
+    );
     let error = Tiny::new("bert").set("num_hidden_layers", json!(1)).model().unwrap_err();
     let Error::Weights { problems, .. } = error else { panic!() };
-    assert_eq!(problems.first()[0], "the config has 1 layers, the file 2");
+    assert_eq!(problems.first()[0], "the config has 1 layers, the file 2 at encoder.layer.");
     // Layers 0 and 2, not 0 and 1.
     let mut gap = Tiny::new("bert");
     for tensor in &mut gap.tensors {

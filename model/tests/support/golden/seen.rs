@@ -3,13 +3,15 @@
 use super::Case;
 use super::comparison::Comparison;
 use super::record::Ragged;
-use headrow::{Config, Mat, Observer, Place, Side, StackConfig, Sublayer};
+use headrow::{Config, Family, Mat, Observer, Place, Side, StackConfig, Sublayer};
 use std::collections::HashMap;
 
 /// All states, outputs and attention maps of one pass.
 pub(crate) struct Seen {
     /// All heads of the encoder and of the decoder.
     heads: [Vec<usize>; 2],
+    /// Whether z_N was recorded before the last norm, as ViT's is.
+    bare: bool,
     states: HashMap<(Side, usize), Vec<f32>>,
     outputs: HashMap<Side, Vec<f32>>,
     /// With their columns.
@@ -22,6 +24,7 @@ impl Seen {
             |stack: &Option<StackConfig>| (0..stack.as_ref().map_or(0, |s| s.heads)).collect();
         Seen {
             heads: [heads(&config.encoder), heads(&config.decoder)],
+            bare: config.family == Family::Vit,
             states: HashMap::new(),
             outputs: HashMap::new(),
             maps: HashMap::new(),
@@ -32,9 +35,9 @@ impl Seen {
         &self.heads[usize::from(side == Side::Decoder)]
     }
 
-    /// z_ℓ, where z_N is what the stack gives.
+    /// z_ℓ, where z_N is what the stack gives, unless it was recorded without the last norm.
     pub(crate) fn hidden(&self, side: Side, layer: usize) -> Result<&[f32], String> {
-        match self.states.contains_key(&(side, layer + 1)) {
+        match self.bare || self.states.contains_key(&(side, layer + 1)) {
             true => self.state(side, layer),
             false if self.states.contains_key(&(side, layer)) => self.output(side),
             false => Err(format!("no layer {layer}")),
