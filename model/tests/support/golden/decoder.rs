@@ -17,13 +17,8 @@ impl Case<'_> {
             added.push(told("sequence", session.add())?);
         }
         let read = self.read_at_once(&mut session, &added, &tokens)?;
-        self.compare_states(
-            comparison,
-            &read.seen,
-            Side::Decoder,
-            "hidden_states.",
-            &tokens.ragged,
-        )?;
+        let hidden = |layer| read.seen.hidden(Side::Decoder, layer);
+        self.compare_states(comparison, "hidden_states.", &tokens.ragged, hidden)?;
         let place = (Side::Decoder, Sublayer::SelfAttention);
         self.compare_maps(comparison, &read.seen, place, "attentions.", &tokens.ragged)?;
         self.compare_rows(comparison, "logits", &read.logits, &tokens.ragged)?;

@@ -23,6 +23,8 @@ impl Case<'_> {
         let options = room(ragged.tokens(), ragged.lengths.len(), ragged.padded);
         let mut session = self.session(&options)?;
         let seen = self.compare_encoding(comparison, &mut session, &batch, ragged)?;
+        let hidden = |layer| seen.hidden(Side::Encoder, layer);
+        self.compare_states(comparison, "hidden_states.", ragged, hidden)?;
         if record.has("last_hidden_state") {
             let output = seen.output(Side::Encoder)?;
             self.compare_rows(comparison, "last_hidden_state", output, ragged)?;
@@ -59,11 +61,14 @@ impl Case<'_> {
         let mut session = self.session(&options)?;
         let padded = told("pixel_values", session.rows_of(&batch))? / count.max(1);
         let ragged = Ragged { lengths: vec![padded; count], padded };
-        self.compare_encoding(comparison, &mut session, &batch, &ragged)?;
+        let seen = self.compare_encoding(comparison, &mut session, &batch, &ragged)?;
+        // Here the last recorded state is the one before the last norm.
+        let state = |layer| seen.state(Side::Encoder, layer);
+        self.compare_states(comparison, "hidden_states.", &ragged, state)?;
         self.compare_heads(comparison, &mut session, &batch, &ragged)
     }
 
-    /// States and maps of all layers.
+    /// One pass with its maps.
     fn compare_encoding(
         &self,
         comparison: &mut Comparison,
@@ -72,7 +77,6 @@ impl Case<'_> {
         ragged: &Ragged,
     ) -> Result<Seen, String> {
         let seen = self.encode(session, batch, ragged)?;
-        self.compare_states(comparison, &seen, Side::Encoder, "hidden_states.", ragged)?;
         let place = (Side::Encoder, Sublayer::SelfAttention);
         self.compare_maps(comparison, &seen, place, "attentions.", ragged)?;
         Ok(seen)

@@ -45,7 +45,8 @@ impl Case<'_> {
         comparison.relative(&last, &logits, &self.record.floats(&last)?.1);
         let ragged = Ragged { lengths: vec![ids.len()], padded: ids.len() };
         let states = format!("{name}.hidden_states.");
-        self.compare_states(comparison, &seen, Side::Decoder, &states, &ragged)?;
+        let hidden = |layer| seen.hidden(Side::Decoder, layer);
+        self.compare_states(comparison, &states, &ragged, hidden)?;
         self.compare_greedy(comparison, name, prompt, &ids)?;
         self.compare_beams(comparison, name, prompt, &ids)
     }

@@ -79,17 +79,16 @@ impl Observer for Seen {
 }
 
 impl Case<'_> {
-    /// `prefix0` … `prefixN` against the states of a stack, at real tokens.
-    pub(crate) fn compare_states(
+    /// `prefix0` … `prefixN` against the states of a stack, at real tokens. `of` gives them by their layer.
+    pub(crate) fn compare_states<'s>(
         &self,
         comparison: &mut Comparison,
-        seen: &Seen,
-        side: Side,
         prefix: &str,
         tokens: &Ragged,
+        of: impl Fn(usize) -> Result<&'s [f32], String>,
     ) -> Result<(), String> {
         for (layer, name) in self.record.numbered(prefix) {
-            let actual = seen.hidden(side, layer).map_err(|error| format!("{name}: {error}"))?;
+            let actual = of(layer).map_err(|error| format!("{name}: {error}"))?;
             self.compare_rows(comparison, &name, actual, tokens)?;
         }
         Ok(())

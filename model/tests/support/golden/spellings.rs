@@ -44,11 +44,8 @@ impl Case<'_> {
         let ragged = Ragged { lengths: vec![source.len()], padded: source.len() };
         let mut session = self.session(&room(source.len(), 1, 1))?;
         let encoded = self.encode(&mut session, &Batch::one(source), &ragged)?;
-        for (layer, name) in self.record.numbered(&states) {
-            let state = encoded.state(Side::Encoder, layer);
-            let state = state.map_err(|error| format!("{name}: {error}"))?;
-            comparison.relative(&name, state, &self.record.floats(&name)?.1);
-        }
+        let state = |layer| encoded.state(Side::Encoder, layer);
+        self.compare_states(comparison, &states, &ragged, state)?;
         let output = format!("{states}out");
         if self.record.has(&output) {
             let (_, expected) = self.record.floats(&output)?;

@@ -18,7 +18,8 @@ impl Case<'_> {
         let encoded = self.encode(&mut session, &batch, &sources.ragged)?;
         let output = encoded.output(Side::Encoder)?;
         let (ragged, side) = (&sources.ragged, Side::Encoder);
-        self.compare_states(comparison, &encoded, side, "encoder_hidden_states.", ragged)?;
+        let hidden = |layer| encoded.hidden(side, layer);
+        self.compare_states(comparison, "encoder_hidden_states.", ragged, hidden)?;
         let place = (side, Sublayer::SelfAttention);
         self.compare_maps(comparison, &encoded, place, "encoder_attentions.", ragged)?;
         self.compare_rows(comparison, "encoder_last_hidden_state", output, ragged)?;
@@ -26,7 +27,8 @@ impl Case<'_> {
         let added = told("sources", session.add_sources(&batch))?;
         let read = self.read_at_once(&mut session, &added, &targets)?;
         let (ragged, side) = (&targets.ragged, Side::Decoder);
-        self.compare_states(comparison, &read.seen, side, "decoder_hidden_states.", ragged)?;
+        let hidden = |layer| read.seen.hidden(side, layer);
+        self.compare_states(comparison, "decoder_hidden_states.", ragged, hidden)?;
         let place = (side, Sublayer::SelfAttention);
         self.compare_maps(comparison, &read.seen, place, "decoder_attentions.", ragged)?;
         let place = (side, Sublayer::CrossAttention);

@@ -17,11 +17,8 @@ impl Case<'_> {
 
         let batch = Batch::vectors(&source, &sources.lengths);
         let encoded = self.encode(&mut session, &batch, &sources)?;
-        for (layer, name) in self.record.numbered("encoder.layer") {
-            let state = encoded.state(Side::Encoder, layer + 1);
-            let state = state.map_err(|error| format!("{name}: {error}"))?;
-            self.compare_rows(comparison, &name, state, &sources)?;
-        }
+        let after = |layer| encoded.state(Side::Encoder, layer + 1);
+        self.compare_states(comparison, "encoder.layer", &sources, after)?;
         let output = encoded.output(Side::Encoder)?;
         self.compare_rows(comparison, "encoder_out", output, &sources)?;
 
