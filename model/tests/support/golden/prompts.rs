@@ -107,7 +107,7 @@ impl Case<'_> {
             let scores = prompt[format!("{key}_scores")].as_array().into_iter().flatten();
             for ((_, score), expected) in generated.iter().zip(scores) {
                 comparison.count_generated();
-                compare_score(comparison, &what, *score, expected);
+                compare_score(comparison, &what, *score, expected, 0.0);
             }
         }
         Ok(())

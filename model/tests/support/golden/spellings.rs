@@ -24,10 +24,14 @@ impl Case<'_> {
             let searches = case.as_object().into_iter().flatten();
             for (key, expected) in searches.filter(|(key, _)| key.starts_with("beam")) {
                 let what = format!("{name}.{key}");
-                let answers = self.answers(&what, key, &source)?;
-                compare_answers(comparison, &what, &answers, expected, &letters);
-                if key.starts_with("beam1_") {
-                    self.compare_answer(comparison, &name, &source, &answers[0].tokens)?;
+                let (size, alpha) = search(key).ok_or_else(|| format!("{what}: no search"))?;
+                let answers = self.answers(&what, (size, alpha), &source)?;
+                let missed = (case["err_vs_ct2"].as_f64().unwrap_or(0.0), alpha);
+                compare_answers(comparison, &what, &answers, expected, missed, &letters);
+                if size == 1 {
+                    self.compare_answer(comparison, &name, &source, &answers[0])?;
+                    let score = &case["torch_f64_score"];
+                    compare_mean(comparison, &name, &answers[0], score);
                 }
             }
         }
@@ -54,12 +58,13 @@ impl Case<'_> {
         Ok(())
     }
 
-    /// The n best of a search named by its beam and exponent, `beam4_lp0.6`.
-    fn answers(&self, what: &str, key: &str, source: &[u32]) -> Result<Vec<Hypothesis>, String> {
-        let parts = key.strip_prefix("beam").and_then(|key| key.split_once("_lp"));
-        let numbers =
-            parts.and_then(|(size, alpha)| Some((size.parse().ok()?, alpha.parse().ok()?)));
-        let (size, alpha): (usize, f64) = numbers.ok_or_else(|| format!("{what}: no search"))?;
+    /// The n best of a search with this beam and exponent.
+    fn answers(
+        &self,
+        what: &str,
+        (size, alpha): (usize, f64),
+        source: &[u32],
+    ) -> Result<Vec<Hypothesis>, String> {
         // When CTranslate2 stops depends on whether lengths are compared.
         let stopping = match alpha == 0.0 {
             true => EarlyStopping::BestComplete,
@@ -83,10 +88,11 @@ impl Case<'_> {
         comparison: &mut Comparison,
         name: &str,
         source: &[u32],
-        tokens: &[u32],
+        answer: &Hypothesis,
     ) -> Result<(), String> {
         let logits = format!("{name}.logits");
         let start = self.model.config().special.decoder_start.ok_or("no start token")?;
+        let tokens = &answer.tokens;
         let ids = [&[start], &tokens[..tokens.len().saturating_sub(1)]].concat();
         let mut session = self.session(&room(source.len().max(ids.len()), 1, ids.len()))?;
         let sequence = told(name, session.add_sources(&Batch::one(source)))?[0];
@@ -98,12 +104,20 @@ impl Case<'_> {
     }
 }
 
-/// Recorded pairs of a text and its score.
+/// Beam and exponent of a search by its name, `beam4_lp0.6`.
+fn search(key: &str) -> Option<(usize, f64)> {
+    let (size, alpha) = key.strip_prefix("beam")?.split_once("_lp")?;
+    Some((size.parse().ok()?, alpha.parse().ok()?))
+}
+
+/// Recorded pairs of a text and its score. The recording engine computes in f32; it `missed` the mean
+/// ln p of a token by so much, and the score by that times L/L^α.
 fn compare_answers(
     comparison: &mut Comparison,
     what: &str,
     answers: &[Hypothesis],
     expected: &Value,
+    (missed, alpha): (f64, f64),
     letters: &[&str],
 ) {
     let spell = |answer: &Hypothesis| -> String {
@@ -116,6 +130,15 @@ fn compare_answers(
     comparison.require(same, || format!("{what}: {texts:?}, expected {expected}"));
     for (answer, pair) in answers.iter().zip(recorded()) {
         comparison.count_generated();
-        compare_score(comparison, what, answer.score, &pair[1]);
+        let missed = missed * (answer.tokens.len() as f64).powf(1.0 - alpha);
+        compare_score(comparison, what, answer.score, &pair[1], missed);
     }
+}
+
+/// The mean ln p of an answer's tokens, which was recorded from a forward pass in f64 too.
+fn compare_mean(comparison: &mut Comparison, name: &str, answer: &Hypothesis, expected: &Value) {
+    let Some(expected) = expected.as_f64() else { return };
+    let sum: f64 = answer.log_probabilities.iter().map(|&ln_p| f64::from(ln_p)).sum();
+    let mean = (sum / answer.tokens.len() as f64) as f32;
+    comparison.scaled(&format!("{name}.torch_f64_score"), &[mean], &[expected as f32], 1.0);
 }
