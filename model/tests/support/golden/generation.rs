@@ -75,6 +75,9 @@ impl Case<'_> {
             _ => return Err(format!("{name}: no such prompt")),
         };
         let sequences: Vec<Vec<u32>> = ids_of_each(&entry["sequences"]);
+        if sequences.is_empty() || !sequences.len().is_multiple_of(rows.len()) {
+            return Err(format!("{name}: {} sequences", sequences.len()));
+        }
         let mut settings = self.generation_config()?;
         settings.extend(entry["params"].as_object().cloned().unwrap_or_default());
         settings.insert("max_new_tokens".to_owned(), entry["max_new_tokens"].clone());
