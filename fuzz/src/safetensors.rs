@@ -75,8 +75,9 @@ fn run(u: &mut Unstructured<'_>, model: &Arc<Model>, plain: &Arc<Model>) -> Resu
     // Absurd sizes are refused, by the cap or as beyond any memory, before anything is allocated.
     let (tokens, sequences, threads) = (u.arbitrary()?, u.arbitrary()?, u.arbitrary()?);
     memory::within(2 << 20, || {
-        let _ = model.memory_bound(sequences, tokens, threads);
         let options = options.with_max_tokens(tokens).with_max_sequences(sequences);
+        let options = options.with_threads(threads);
+        let _ = model.memory_bound(&options);
         let _ = Session::new(model, &options.with_memory_cap(1 << 20));
     });
     Ok(())

@@ -154,7 +154,7 @@ pub(crate) fn field_name(family: Family, field: &'static str) -> &'static str {
 pub(crate) fn load(config: &Config, checkpoint: &Checkpoint<'_>, cpu: Cpu) -> Result<Transformer> {
     let Reading { canonical, build, harmless, .. } = *config.family.reading();
     let mut survey = Reader::survey(checkpoint, cpu, canonical);
-    build(config, &mut survey)?;
+    build(config, &mut survey)?.check(config)?;
     let mut loader = survey.finish(|name| harmless(config, name))?;
     build(config, &mut loader)
 }

@@ -61,6 +61,8 @@ pub struct StackConfig {
     pub d_v: usize,
     /// Factor of the scores.
     pub scale: ScoreScale,
+    /// c: scores become c·tanh(score/c) before anything is added to them.
+    pub softcap: Option<f32>,
     /// Positions inside self-attention, beside those that the input may add.
     pub relative: RelativePositions,
     /// w: a query sees the w last tokens, itself included, and in an encoder as many after it.
@@ -473,6 +475,7 @@ impl StackConfig {
             d_k: d_head,
             d_v: d_head,
             scale: ScoreScale::Paper,
+            softcap: None,
             relative: RelativePositions::None,
             window: None,
             d_ff,
@@ -510,14 +513,25 @@ impl StackConfig {
     }
 
     /// The longest sequence: as many tokens as a learned table has places for, as many patches or frames
-    /// as an image or a spectrogram has. Where nothing sets a limit, [`StackConfig::UNLIMITED`].
+    /// as an image or a spectrogram has; as many as a rotary scaling stretches to. Where nothing sets a limit,
+    /// [`StackConfig::UNLIMITED`].
     pub fn max_length(&self) -> usize {
+        self.length_with(Rotary::longest)
+    }
+
+    /// The longest sequence that a session is made for unless it is told otherwise: a dynamic rotary scaling changes the
+    /// angles of all positions, so only who declares longer texts gets it.
+    pub(crate) fn usual_length(&self) -> usize {
+        self.length_with(|rotary| rotary.max_position)
+    }
+
+    fn length_with(&self, rotary_length: impl Fn(&Rotary) -> usize) -> usize {
         match &self.input {
             Input::Tokens(TokenInput {
                 positions: Positions::Learned { rows, first, .. }, ..
             }) => rows.saturating_sub(*first),
             Input::Tokens(_) | Input::Vectors => match &self.relative {
-                RelativePositions::Rotary(rotary) => rotary.max_position,
+                RelativePositions::Rotary(rotary) => rotary_length(rotary),
                 _ => StackConfig::UNLIMITED,
             },
             &Input::Patches { image, patch, .. } => {
@@ -572,6 +586,9 @@ impl StackConfig {
         }
         if self.distinct_layers < self.layers && self.scale == ScoreScale::PaperByLayer {
             return refused("distinct_layers", "shared layers have one factor of their scores");
+        }
+        if self.softcap.is_some_and(|cap| !(cap.is_finite() && cap > 0.0)) {
+            return refused("softcap", "must be above 0 and finite");
         }
         if self.window == Some(0) {
             return refused("window", "must not be 0");

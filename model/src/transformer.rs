@@ -1,8 +1,10 @@
 //! §3, figure 1: the whole. An encoder, a decoder, or an encoder whose output a decoder attends to.
 
+use crate::config::Config;
 use crate::decoder::Decoder;
 use crate::embedding::{Embedding, ReadOut, Tokens, Words};
 use crate::encoder::Encoder;
+use crate::error::{Error, Result};
 use crate::head::Heads;
 use crate::linear::{Call, Size};
 use crate::patches::Patches;
@@ -92,6 +94,25 @@ impl Entrance {
 }
 
 impl Transformer {
+    /// A family without a map from its tables to d_model must not be given tables of another width: a config may
+    /// be changed after it was read.
+    pub(crate) fn check(&self, config: &Config) -> Result<()> {
+        let entrances = [
+            self.encoder.as_ref().map(|(entrance, _)| entrance),
+            self.decoder.as_ref().map(|(entrance, _)| entrance),
+        ];
+        for entrance in entrances.into_iter().flatten() {
+            if let Entrance::Embedding(Embedding { width, projection: None, .. }) = entrance
+                && *width != config.d_model
+            {
+                let problem = format!("{width} features, d_model is {}", config.d_model);
+                let (place, field) = ("config".to_owned(), "width".to_owned());
+                return Err(Error::Config { place, field, problem });
+            }
+        }
+        Ok(())
+    }
+
     /// An encoder alone.
     pub(crate) fn encoder_only(entrance: Entrance, encoder: Encoder, heads: Heads) -> Transformer {
         Transformer { encoder: Some((entrance, encoder)), decoder: None, read_out: None, heads }

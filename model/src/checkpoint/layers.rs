@@ -66,8 +66,12 @@ pub(super) fn output(stack: &StackConfig, d_model: usize, name: &str) -> Part {
 
 /// A stack's heads in layer `layer`.
 fn shape(stack: &StackConfig, layer: usize) -> AttentionShape {
-    AttentionShape::new(stack.heads, stack.kv_heads, stack.d_k, stack.d_v)
-        .with_scale(stack.scale.factor(stack.d_k, layer))
+    let shape = AttentionShape::new(stack.heads, stack.kv_heads, stack.d_k, stack.d_v)
+        .with_scale(stack.scale.factor(stack.d_k, layer));
+    match stack.softcap {
+        Some(cap) => shape.with_softcap(cap),
+        None => shape,
+    }
 }
 
 impl Reader<'_> {

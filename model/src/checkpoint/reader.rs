@@ -169,11 +169,6 @@ impl<'a> Reader<'a> {
         Ok(Reader { checkpoint, tensors, cpu, mode })
     }
 
-    /// The instruction set to pack for.
-    pub(crate) fn cpu(&self) -> Cpu {
-        self.cpu
-    }
-
     pub(crate) fn has(&self, name: &str) -> bool {
         self.tensors.contains_key(name)
     }

@@ -144,6 +144,17 @@ impl Rotary {
         }
     }
 
+    /// The longest text: what the checkpoint declares, times the factor of a linear or dynamic scaling. (For the
+    /// others checkpoints declare the length that is reached with them.)
+    pub fn longest(&self) -> usize {
+        match self.scaling {
+            RotaryScaling::Linear { factor } | RotaryScaling::Dynamic { factor } => {
+                (self.max_position as f64 * factor.max(1.0)) as usize
+            }
+            _ => self.max_position,
+        }
+    }
+
     /// θ_i of each pair, for texts of up to `longest` tokens (which only dynamic scaling looks at).
     pub fn frequencies(&self, longest: usize) -> Vec<f64> {
         let Rotary { base, width, scaling, max_position, .. } = *self;

@@ -114,7 +114,7 @@ pub(super) struct Limits {
 
 impl Limits {
     pub(super) fn new(config: &Config, options: &SessionOptions) -> Limits {
-        let longest = |stack: &StackConfig, unlimited: usize| match stack.max_length() {
+        let longest = |stack: &StackConfig, unlimited: usize| match stack.usual_length() {
             StackConfig::UNLIMITED => unlimited,
             length => length,
         };

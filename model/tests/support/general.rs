@@ -111,6 +111,7 @@ fn random_stack(random: &mut Random, d: usize, encoder: bool, two: bool) -> Stac
     stack.d_v = 1 + random.below(9);
     stack.scale = pick(random, &[ScoreScale::Paper, ScoreScale::One, ScoreScale::PaperByLayer]);
     stack.relative = random_relative(random, stack.d_k);
+    stack.softcap = (random.below(4) == 0).then(|| 0.5 + random.below(4) as f32);
     stack.window = (random.below(3) == 0).then(|| 1 + random.below(5));
     (stack.activation, stack.activation_word) = pick(
         random,

@@ -214,6 +214,8 @@ impl Reference {
                     .map(|&j| {
                         let q = &q[head * d_k..][..d_k];
                         let score = scale * dot(q, &k[j][group * d_k..][..d_k]);
+                        let capped = |cap: f32| f64::from(cap) * (score / f64::from(cap)).tanh();
+                        let score = stack.softcap.map_or(score, capped);
                         let biased = source.is_none();
                         score + if biased { self.bias(side, head, i, j) } else { 0.0 }
                     })

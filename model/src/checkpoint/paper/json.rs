@@ -94,6 +94,7 @@ fn read_stack(fields: &Fields<'_>, d_model: usize) -> Result<StackConfig> {
         "d_k",
         "d_v",
         "score_scale",
+        "softcap",
         "relative",
         "window",
         "d_ff",
@@ -118,6 +119,10 @@ fn read_stack(fields: &Fields<'_>, d_model: usize) -> Result<StackConfig> {
         d_k,
         d_v: fields.size("d_v", Some(d_k))?,
         scale: fields.choice("score_scale", ScoreScale::Paper, SCORE_SCALES)?,
+        softcap: match fields.get("softcap") {
+            Some(_) => Some(fields.number("softcap", 0.0)? as f32),
+            None => None,
+        },
         relative: fields.within("relative", read_relative)?.unwrap_or_default(),
         window: match fields.get("window") {
             Some(_) => Some(fields.size("window", None)?),
@@ -311,6 +316,7 @@ fn write_stack(stack: &StackConfig) -> Result<Value> {
         "d_k": stack.d_k,
         "d_v": stack.d_v,
         "score_scale": word(SCORE_SCALES, &stack.scale),
+        "softcap": stack.softcap.map(short),
         "relative": write_relative(&stack.relative),
         "window": stack.window,
         "d_ff": stack.d_ff,
