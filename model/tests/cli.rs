@@ -1,50 +1,17 @@
 //! The command `headrow` as its users run it.
 
+#[path = "support/command.rs"]
+mod command;
 #[path = "support/tiny.rs"]
 mod tiny;
 
+use command::{headrow, refusal, run, stdout, text};
 use headrow::SentenceEncoder;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
 use tiny::Tiny;
-
-fn headrow(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_headrow"));
-    command.args(args);
-    command
-}
-
-/// Runs to the end with `input` on standard input.
-fn run(args: &[&str], input: &[u8]) -> Output {
-    let mut child = headrow(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    let input = input.to_owned();
-    // A command that ends early does not read all of it.
-    let writer = std::thread::spawn(move || drop(stdin.write_all(&input)));
-    let output = child.wait_with_output().unwrap();
-    writer.join().unwrap();
-    output
-}
-
-/// Standard output of a run that must succeed and say nothing else.
-fn stdout(args: &[&str], input: &[u8]) -> Vec<u8> {
-    let output = run(args, input);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert_eq!((output.status.code(), &*stderr), (Some(0), ""), "{args:?}");
-    output.stdout
-}
-
-fn text(args: &[&str], input: &[u8]) -> String {
-    String::from_utf8(stdout(args, input)).unwrap()
-}
 
 /// Records of `embed --format json`.
 fn records(args: &[&str], input: &[u8]) -> Vec<(String, Vec<f32>)> {
@@ -56,18 +23,6 @@ fn records(args: &[&str], input: &[u8]) -> Vec<(String, Vec<f32>)> {
         (record["text"].as_str().unwrap().to_owned(), embedding)
     };
     text(&args, input).lines().map(record).collect()
-}
-
-/// The one line of a run that must fail as a damaged file makes it fail.
-fn refusal(args: &[&str], input: &[u8]) -> String {
-    let started = Instant::now();
-    let output = run(args, input);
-    assert_eq!(output.status.code(), Some(2), "{args:?}");
-    assert!(started.elapsed() < Duration::from_secs(20), "{args:?}");
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(stderr.matches('\n').count(), 1, "{stderr}");
-    let line = stderr.strip_suffix('\n').unwrap();
-    line.strip_prefix("headrow: ").unwrap_or_else(|| panic!("{line}")).to_owned()
 }
 
 fn assets() -> PathBuf {
