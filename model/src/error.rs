@@ -289,7 +289,6 @@ impl Error {
     }
 
     /// The same error with sequences counted from `first`, for one batch of several.
-    #[cfg(feature = "tokenizers")]
     pub(crate) fn counted_from(mut self, first: usize) -> Error {
         match &mut self {
             Error::TokenId { sequence, .. }

@@ -61,7 +61,8 @@ impl Session {
         options: &GenerationOptions,
         hooks: &mut dyn Hooks,
     ) -> Result<Vec<Generated>> {
-        self.generate_each(prompts.len(), options, hooks, |session, index| {
+        let visit = Visit::new(self);
+        visit.session.generate_each(prompts.len(), options, hooks, |session, index| {
             Ok((session.add()?, prompts[index]))
         })
     }
@@ -77,20 +78,20 @@ impl Session {
         options: &GenerationOptions,
         hooks: &mut dyn Hooks,
     ) -> Result<Vec<Generated>> {
-        let start = self.model.config().special.decoder_start;
+        let config = self.model.config();
+        config.encoder().and_then(|_| config.decoder())?;
+        let start = config.special.decoder_start;
         let prompt = match options.decoder_prompt.is_empty() {
             true => vec![start.ok_or(Error::NoStart)?],
             false => options.decoder_prompt.clone(),
         };
-        let sequences = self.add_sources(sources)?;
+        let visit = Visit::new(self);
+        let sequences = visit.session.add_sources(sources)?;
         let begin = |_: &mut Session, index: usize| Ok((sequences[index], prompt.as_slice()));
-        let result = self.generate_each(sequences.len(), options, hooks, begin);
-        // Those whose turn did not come; the others are gone already.
-        sequences.into_iter().for_each(|sequence| self.release(sequence));
-        result
+        visit.session.generate_each(sequences.len(), options, hooks, begin)
     }
 
-    /// Runs `count` requests, each begun when there is room for it.
+    /// Runs `count` requests, each begun when there is room for it. After an error or a panic, sequences are left.
     fn generate_each<'p>(
         &mut self,
         count: usize,
@@ -100,51 +101,50 @@ impl Session {
     ) -> Result<Vec<Generated>> {
         let mut generator = self.generator()?;
         let mut logits = vec![0.0; generator.limits().vocabulary];
-        // Which of the requests has which number.
-        let mut numbers = Vec::new();
+        // The generator counts its requests from 0, as they are counted here.
         let mut results: Vec<Option<Generated>> = (0..count).map(|_| None).collect();
         let mut next = 0;
-        let outcome = loop {
+        loop {
             let busy = generator.running() > 0;
             let room = generator.limits().rows.saturating_sub(generator.reserved());
             if next < count && (!busy || room >= options.rows()) {
-                let request = begin(self, next).and_then(|(sequence, prompt)| {
-                    let chunk = [Chunk::new(sequence, prompt)];
-                    let fed = self.extend(&chunk, Output::LastLogits, &mut logits);
-                    let prompt = Prompt::new(sequence, prompt, &logits);
-                    let added = fed.and_then(|()| generator.add(self, prompt, options, hooks));
-                    added.inspect_err(|_| self.release(sequence))
-                });
-                match request {
-                    Ok(number) => numbers.push((number, next)),
-                    Err(error) => break Err(error),
-                }
+                let (sequence, prompt) = begin(self, next)?;
+                let chunk = [Chunk::new(sequence, prompt)];
+                let fed = self.extend(&chunk, Output::LastLogits, &mut logits);
+                fed.map_err(|error| error.counted_from(next))?;
+                generator.add(self, Prompt::new(sequence, prompt, &logits), options, hooks)?;
                 next += 1;
             } else if busy {
-                if let Err(error) = generator.step(self, hooks) {
-                    break Err(error);
-                }
+                generator.step(self, hooks)?;
+            } else {
+                return Ok(results.into_iter().flatten().collect());
             }
-            let mut failure = None;
-            numbers.retain(|&(number, index)| match generator.take(number) {
-                None => true,
-                Some(Ok(generated)) => {
-                    results[index] = Some(generated);
-                    false
-                }
-                Some(Err(error)) => {
-                    failure = Some(error);
-                    false
-                }
-            });
-            if let Some(error) = failure {
-                break Err(error);
+            let waited_for = results[..next].iter_mut().enumerate();
+            for (number, result) in waited_for.filter(|(_, result)| result.is_none()) {
+                *result = generator.take(number).transpose()?;
             }
-            if next == count && numbers.is_empty() {
-                break Ok(());
-            }
-        };
-        generator.clear(self);
-        outcome.map(|()| results.into_iter().flatten().collect())
+        }
+    }
+}
+
+/// A call that forgets, however it ends, what it added to a session.
+struct Visit<'s> {
+    session: &'s mut Session,
+    /// The slots of the sequences that were there before.
+    before: Vec<bool>,
+}
+
+impl<'s> Visit<'s> {
+    fn new(session: &'s mut Session) -> Visit<'s> {
+        let before = session.sequences.as_ref().map_or_else(Vec::new, Sequences::live);
+        Visit { session, before }
+    }
+}
+
+impl Drop for Visit<'_> {
+    fn drop(&mut self) {
+        if let Some(sequences) = &mut self.session.sequences {
+            sequences.keep(&self.before);
+        }
     }
 }

@@ -131,12 +131,31 @@ impl Sequences {
 
     fn remove(&mut self, sequence: Sequence) -> Result<()> {
         let index = self.slot(sequence)?;
+        self.clear(index);
+        Ok(())
+    }
+
+    /// Forgets the sequence in a slot.
+    fn clear(&mut self, index: usize) {
         let slot = &mut self.slots[index];
         slot.own.truncate(&mut self.pool, 0);
         slot.source.truncate(&mut self.source_pool, 0);
         slot.live = false;
         slot.generation = slot.generation.wrapping_add(1);
-        Ok(())
+    }
+
+    /// Which slots have a sequence.
+    pub(super) fn live(&self) -> Vec<bool> {
+        self.slots.iter().map(|slot| slot.live).collect()
+    }
+
+    /// Forgets the sequences in all slots but these.
+    pub(super) fn keep(&mut self, slots: &[bool]) {
+        for (index, _) in slots.iter().enumerate().filter(|&(_, &keep)| !keep) {
+            if self.slots[index].live {
+                self.clear(index);
+            }
+        }
     }
 
     /// Takes pages for tokens of a sequence up to `length`. One to be written to that others have too is copied.

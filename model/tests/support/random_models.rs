@@ -1,0 +1,173 @@
+//! Seeded models with drawn options, made in memory from what the reader of checkpoints asks for.
+#![allow(dead_code, reason = "each test target uses a part")]
+
+use super::tiny::{Random, Tensor, file};
+use headrow::{
+    Activation, Config, Error, LoadOptions, Model, NormKind, NormPlacement, RelativePositions,
+    Rotary, RotaryScaling, ScoreScale, StackConfig,
+};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// Tokens of every vocabulary.
+pub(crate) const V: usize = 61;
+/// The longest sequence of the sessions that tests make: two pages of the caches and a bit.
+pub(crate) const LONGEST: usize = 150;
+
+/// A model before it is loaded.
+pub(crate) struct Seeded {
+    /// What was drawn, for messages.
+    pub(crate) label: String,
+    pub(crate) config: Config,
+    pub(crate) tensors: Vec<Tensor>,
+}
+
+impl Seeded {
+    pub(crate) fn new(label: &str, config: Config, seed: u64) -> Seeded {
+        let tensors = seeded_tensors(&config, seed);
+        Seeded { label: format!("{label} {seed}"), config, tensors }
+    }
+
+    /// A model from the text of its config.
+    pub(crate) fn from_json(json: &Value, seed: u64) -> Seeded {
+        let config = Config::from_json(json.to_string().as_bytes()).unwrap();
+        Seeded::new(json["model_type"].as_str().unwrap(), config, seed)
+    }
+
+    /// GPT-2: learned positions, tied read-out, pre-norm.
+    pub(crate) fn gpt2(seed: u64) -> Seeded {
+        let mut random = Random(seed);
+        let heads = 1 + random.below(4);
+        let json = json!({
+            "model_type": "gpt2", "vocab_size": V, "n_embd": heads * (3 + random.below(9)),
+            "n_layer": 2, "n_head": heads, "n_inner": 17 + random.below(40), "n_positions": LONGEST,
+            "scale_attn_by_inverse_layer_idx": random.below(2) == 1,
+        });
+        Seeded::from_json(&json, seed)
+    }
+
+    /// The layers of Llama with every option of a stack drawn anew.
+    pub(crate) fn decoder(seed: u64) -> Seeded {
+        let mut random = Random(seed);
+        let kv_heads = 1 + random.below(3);
+        let (d_model, d_k) = (17 + random.below(30), 2 * (1 + random.below(7)));
+        let json = json!({
+            "model_type": "llama", "vocab_size": V, "hidden_size": d_model,
+            "num_hidden_layers": 1 + random.below(3), "num_key_value_heads": kv_heads,
+            "num_attention_heads": kv_heads * (1 + random.below(3)), "head_dim": d_k,
+            "intermediate_size": 9 + random.below(50), "max_position_embeddings": LONGEST,
+            "tie_word_embeddings": random.below(2) == 1,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+
+        });
+        let mut config = Config::from_json(json.to_string().as_bytes()).unwrap();
+        draw_options(config.decoder.as_mut().unwrap(), &mut random);
+        Seeded::new("decoder", config, seed)
+    }
+
+    pub(crate) fn model(&self) -> Arc<Model> {
+        self.model_with(&LoadOptions::default())
+    }
+
+    pub(crate) fn model_with(&self, options: &LoadOptions) -> Arc<Model> {
+        let loaded = Model::from_bytes_with(&self.config, &file(&self.tensors), options);
+        Arc::new(loaded.unwrap_or_else(|error| panic!("{}: {error}", self.label)))
+    }
+
+    /// Overwrites row `row` of a tensor.
+    pub(crate) fn fill_row(&mut self, name: &str, row: usize, value: f32) {
+        let tensor =
+            self.tensors.iter_mut().find(|tensor| tensor.name.ends_with(name)).expect(name);
+        let bytes = 4 * tensor.shape[1..].iter().product::<usize>();
+        let row = &mut tensor.data[row * bytes..(row + 1) * bytes];
+        row.chunks_mut(4).for_each(|number| number.copy_from_slice(&value.to_le_bytes()));
+    }
+}
+
+/// Options that fit whatever sizes the stack has.
+fn draw_options(stack: &mut StackConfig, random: &mut Random) {
+    stack.d_v = 1 + random.below(15);
+    stack.relative = match random.below(4) {
+        0 => RelativePositions::None,
+        1 => RelativePositions::Alibi,
+        _ => RelativePositions::Rotary(rotary(stack.d_k, random)),
+    };
+    stack.window = [None, Some(1), Some(5), Some(70)][random.below(4)];
+    stack.norm = [NormKind::Layer, NormKind::Rms][random.below(2)];
+    let placements = [NormPlacement::Post, NormPlacement::Pre, NormPlacement::Parallel];
+    stack.placement = placements[random.below(3)];
+    let activations =
+        [Activation::Silu, Activation::GeluErf, Activation::Relu, Activation::GeluTanh];
+    stack.activation = activations[random.below(4)];
+    stack.scale = [ScoreScale::Paper, ScoreScale::One, ScoreScale::PaperByLayer][random.below(3)];
+    let mut bit = || random.below(2) == 1;
+    stack.biases.queries_keys_values = bit();
+    stack.biases.attention_output = bit();
+    stack.biases.feed_forward = bit();
+    stack.biases.norms = bit();
+}
+
+fn rotary(d_k: usize, random: &mut Random) -> Rotary {
+    let width = 2 * (1 + random.below(d_k / 2));
+    let mut rotary = Rotary::new(1e4, width, LONGEST);
+    let factor = 1.0 + random.below(3) as f64;
+    rotary.scaling = match random.below(4) {
+        0 => RotaryScaling::Linear { factor },
+        1 if width > 2 => {
+            // Shorter than the sessions, so that the base grows.
+            rotary.max_position = LONGEST;
+            RotaryScaling::Dynamic { factor }
+        }
+        2 => RotaryScaling::Llama3 { factor, low: 1.0, high: 4.0, original: 40 },
+        _ => RotaryScaling::None,
+    };
+    rotary
+}
+
+/// Tensors as the config asks for them, found out by asking.
+fn seeded_tensors(config: &Config, seed: u64) -> Vec<Tensor> {
+    let mut random = Random(seed);
+    let mut tensors: Vec<Tensor> = Vec::new();
+    loop {
+        let problems = match Model::from_bytes(config, &file(&tensors)) {
+            Ok(_) => return tensors,
+            Err(Error::Weights { problems, .. }) => problems,
+            Err(error) => panic!("{error}"),
+        };
+        for problem in problems.first() {
+            if let Some(name) = problem.strip_suffix(" is missing") {
+                tensors.push(tensor(name, &[1], &mut random));
+            } else if let Some(name) = problem.strip_suffix(" is unexpected") {
+                tensors.retain(|tensor| tensor.name != name);
+            } else if let Some((name, shapes)) = problem.split_once(" has shape ") {
+                let (_, shape) = shapes.split_once("expected ").unwrap();
+                let shape: Vec<usize> = serde_json::from_str(shape).unwrap();
+                tensors.retain(|tensor| tensor.name != name);
+                tensors.push(tensor(name, &shape, &mut random));
+            } else {
+                // "the config has 2 layers, the file 0 at h."
+                let words: Vec<&str> = problem.split(' ').collect();
+                let layers: usize = words[3].parse().unwrap();
+                let prefix = words[words.len() - 1];
+                tensors
+                    .extend((0..layers).map(|layer| {
+                        tensor(&format!("{prefix}{layer}.number"), &[1], &mut random)
+                    }));
+            }
+        }
+    }
+}
+
+/// Norms around 1, small biases, weights that keep the variance.
+fn tensor(name: &str, shape: &[usize], random: &mut Random) -> Tensor {
+    let (base, spread) = match shape {
+        [_] if name.ends_with(".weight") => (1.0, 0.25),
+        [_] => (0.0, 0.25),
+        [.., inputs] => (0.0, (3.0 / *inputs as f32).sqrt()),
+        [] => (0.0, 1.0),
+    };
+    let count: usize = shape.iter().product();
+    let values = (0..count).map(|_| base + spread * random.unit());
+    let data = values.flat_map(f32::to_le_bytes).collect();
+    Tensor { name: name.to_owned(), dtype: "F32", shape: shape.to_vec(), data }
+}
