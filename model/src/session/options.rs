@@ -1,6 +1,7 @@
 //! Sizes and limits of a session, and the memory that follows from them.
 
 use super::pages::pages_for;
+use super::places::PlaceTables;
 use crate::config::{Config, Input, StackConfig};
 use crate::decoder::Extents;
 use crate::error::{Error, Result};
@@ -203,19 +204,21 @@ impl Limits {
         }
         let mut bytes = self.scratch(model).bytes();
         bytes += self.sequences * size_of::<Segment>() + team_bytes(self.threads);
-        for (_, stack) in config.stacks() {
-            let longest = self.length.max(self.source_length);
-            bytes += super::places::PlaceTables::bytes(stack, config.d_model, longest);
+        if let Some(stack) = &config.encoder {
+            bytes += PlaceTables::bytes(stack, config.d_model, self.source_length);
         }
         if let Some(stack) = &config.decoder {
-            for pages in [self.pages, self.source_pages] {
+            bytes += PlaceTables::bytes(stack, config.d_model, self.length);
+            let sources = config.encoder.as_ref().map(|_| self.source_pages);
+            for pages in [self.pages].into_iter().chain(sources) {
                 let cache = KvCache::bytes_for(stack.kv_heads, stack.d_k, stack.d_v, pages);
+                let cache = cache.and_then(|bytes| bytes.checked_add(size_of::<KvCache>()));
                 let caches = cache.and_then(|bytes| bytes.checked_mul(stack.layers));
                 bytes = caches.and_then(|caches| caches.checked_add(bytes)).ok_or_else(beyond)?;
             }
-            bytes += super::sequences::bytes(self);
+            bytes = bytes.saturating_add(super::sequences::bytes(self));
         }
-        Ok(bytes)
+        if bytes > isize::MAX as usize { Err(beyond()) } else { Ok(bytes) }
     }
 }
 

@@ -57,7 +57,7 @@ impl PlaceTables {
             .map_or(0, |(_, first, width)| first.saturating_add(longest).saturating_mul(width));
         let relative = match &stack.relative {
             RelativePositions::None => 0,
-            RelativePositions::Rotary(_) => longest.saturating_mul(stack.d_k),
+            RelativePositions::Rotary(rotary) => longest.saturating_mul(rotary.width),
             _ => longest.saturating_mul(2).saturating_mul(stack.heads),
         };
         sinusoids.saturating_add(relative).saturating_mul(size_of::<f32>())
