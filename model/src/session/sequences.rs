@@ -8,6 +8,7 @@ use super::pages::{Pages, Pool, pages_for};
 use super::places::PlaceTables;
 use super::{Chunk, Session};
 use crate::batch::Batch;
+use crate::config::Input;
 use crate::error::{Error, Result};
 use crate::linear::take;
 use crate::model::Model;
@@ -65,9 +66,9 @@ impl std::fmt::Debug for Sequences {
 pub(super) fn bytes(limits: &Limits) -> usize {
     let row = 2 * size_of::<CachedSegment<'static>>() + size_of::<Chunk<'static>>();
     let lists = 4 * (pages_for(limits.length) + pages_for(limits.source_length));
-    limits.sequences * row
-        + limits.slots() * (size_of::<Slot>() + lists)
-        + 8 * (limits.pages + limits.source_pages)
+    let slots = limits.slots().saturating_mul(size_of::<Slot>() + lists);
+    let pages = limits.pages.saturating_add(limits.source_pages).saturating_mul(8);
+    limits.sequences.saturating_mul(row).saturating_add(slots).saturating_add(pages)
 }
 
 impl Sequences {
@@ -312,11 +313,20 @@ impl Session {
         if self.model.config().encoder.is_some() {
             return Ok(());
         }
-        let ids = vec![0; self.limits.tokens.min(self.limits.length).min(self.free_tokens())];
+        let rows = self.limits.tokens.min(self.limits.length).min(self.free_tokens());
         let Ok(sequence) = self.add() else { return Ok(()) };
-        let result = match ids.is_empty() {
-            true => Ok(()),
-            false => self.extend(&[Chunk::new(sequence, &ids)], super::Output::None, &mut []),
+        let config = self.model.config();
+        let (ids, values) = match config.decoder()?.input {
+            Input::Vectors => (Vec::new(), vec![0.0; rows * config.d_model]),
+            _ => (vec![0; rows], Vec::new()),
+        };
+        let chunk = match ids.is_empty() {
+            true => Chunk::vectors(sequence, &values),
+            false => Chunk::new(sequence, &ids),
+        };
+        let result = match rows {
+            0 => Ok(()),
+            _ => self.extend(&[chunk], super::Output::None, &mut []),
         };
         self.remove(sequence)?;
         result
