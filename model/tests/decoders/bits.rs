@@ -1,7 +1,7 @@
 //! The same bits however a sequence is computed.
 
-use crate::random_models::{LONGEST, V};
-use crate::{Random, cuts, decoders, extend, fresh, options, session, tokens, width};
+use crate::random_models::{LONGEST, V, begin};
+use crate::{Random, SOURCE, cuts, decoders, extend, fresh, options, session, tokens, width};
 use headrow::{Chunk, Cpu, LoadOptions, Output, Session};
 
 #[test]
@@ -16,10 +16,11 @@ fn a_prompt_has_the_same_bits_in_one_pass_in_pieces_and_token_by_token() {
             assert!(expected.iter().all(|&x| f32::from_bits(x).is_finite()), "{}", seeded.label);
             // Passes of few tokens cut a chunk by themselves.
             for longest in [1, 2, 7, 64, 100] {
-                let few = options().with_max_tokens(longest);
+                let source = model.config().encoder.as_ref().map_or(0, |_| SOURCE.len());
+                let few = options().with_max_tokens(longest.max(source));
                 let mut narrow = Session::new(&model, &few).unwrap();
                 assert!(fresh(&mut narrow, &tokens, output) == expected, "{}", seeded.label);
-                let sequence = whole.add().unwrap();
+                let sequence = begin(&mut whole, &SOURCE).unwrap();
                 let (mut start, mut bits) = (0, Vec::new());
                 for end in cuts(&mut random, length, longest) {
                     let chunk = Chunk::new(sequence, &tokens[start..end]);
@@ -56,7 +57,7 @@ fn prompts_and_single_tokens_in_one_call_have_the_bits_they_have_alone() {
         let (mut alone, mut together) = (session(&model), session(&model));
         let lengths = [70, 1, 13, 64, 1, 33, 2].map(|most| 1 + random.below(most));
         let all = lengths.map(|length| tokens(&mut random, length));
-        let sequences = [(); 7].map(|()| together.add().unwrap());
+        let sequences = [(); 7].map(|()| begin(&mut together, &SOURCE).unwrap());
         // Some have read a part before.
         let before = lengths.map(|length| random.below(length));
         for i in (0..7).filter(|&i| before[i] > 0) {
@@ -80,7 +81,7 @@ fn every_number_of_threads_gives_the_same_bits() {
         let mut results = (1..=4).map(|threads| {
             let options = options().with_threads(threads).with_max_tokens(8 * LONGEST);
             let mut session = Session::new(&model, &options.with_cache_tokens(24 * 64)).unwrap();
-            let sequences = [(); 8].map(|()| session.add().unwrap());
+            let sequences = [(); 8].map(|()| begin(&mut session, &SOURCE).unwrap());
             let chunks: [_; 8] = std::array::from_fn(|i| Chunk::new(sequences[i], &all[i]));
             let mut bits = extend(&mut session, &chunks, 8 * (LONGEST - 1), Output::AllLogits);
             let next = sequences.map(|sequence| Chunk::new(sequence, &[5]));
@@ -101,7 +102,7 @@ fn every_instruction_set_gives_the_same_bits() {
             let model = seeded.model_with(&LoadOptions::default().with_isa(cpu.isa()));
             assert_eq!(model.cpu().isa(), cpu.isa());
             let mut session = session(&model);
-            let sequence = session.add().unwrap();
+            let sequence = begin(&mut session, &SOURCE).unwrap();
             let [prompt, rest] = [&tokens[..77], &tokens[77..]];
             let prompt = Chunk::new(sequence, prompt);
             let mut bits = extend(&mut session, &[prompt], 77, Output::AllLogits);

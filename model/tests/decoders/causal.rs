@@ -1,7 +1,7 @@
 //! What a token may depend on, and what observers see without changing it.
 
-use crate::random_models::{LONGEST, Seeded, V};
-use crate::{Random, decoders, extend, fresh, options, session, to_bits, tokens};
+use crate::random_models::{LONGEST, Seeded, V, begin};
+use crate::{Random, SOURCE, decoders, extend, fresh, options, session, to_bits, tokens};
 use headrow::{
     Chunk, Config, Mat, NormPlacement, Observer, Output, Place, Session, Side, StackConfig,
     Sublayer,
@@ -42,7 +42,7 @@ fn one_pass_gives_the_factors_that_steps_give() {
         };
         let at_once: f64 =
             all.chunks(V).zip(&tokens[1..]).map(|(row, &next)| ln_p(row, next)).sum();
-        let sequence = session.add().unwrap();
+        let sequence = begin(&mut session, &SOURCE).unwrap();
         let steps = tokens.windows(2).map(|pair| {
             let row =
                 extend(&mut session, &[Chunk::new(sequence, &pair[..1])], 1, Output::LastLogits);
@@ -56,7 +56,8 @@ fn one_pass_gives_the_factors_that_steps_give() {
 fn poisoned() -> impl Iterator<Item = Seeded> {
     decoders().map(|mut seeded| {
         let table = seeded.tensors.iter().find(|tensor| {
-            tensor.name.ends_with("wte.weight") || tensor.name.ends_with("embed_tokens.weight")
+            let names = ["wte.weight", "embed_tokens.weight", "shared.weight"];
+            names.iter().any(|name| tensor.name.ends_with(name))
         });
         let name = table.unwrap().name.clone();
         seeded.fill_row(&name, V - 1, f32::NAN);
@@ -88,7 +89,7 @@ fn a_token_that_is_no_number_leaves_those_before_it_alone() {
         // Its keys and values are in pages that others get next.
         assert!(fresh(&mut session, &tokens, Output::AllHidden) == expected, "{}", seeded.label);
         // Cut off and read on, and beside a neighbour in one pass.
-        let [one, other] = [(); 2].map(|()| session.add().unwrap());
+        let [one, other] = [(); 2].map(|()| begin(&mut session, &SOURCE).unwrap());
         let nan = [V as u32 - 1; 3];
         let head = [Chunk::new(one, &tokens[..50]), Chunk::new(other, &nan)];
         let mut bits = extend(&mut session, &head, 53, Output::AllHidden)[..50 * width].to_vec();
@@ -142,7 +143,7 @@ impl Observer for Record {
 }
 
 fn observed(session: &mut Session, tokens: &[u32], record: &mut Record) -> Vec<u32> {
-    let sequence = session.add().unwrap();
+    let sequence = begin(session, &SOURCE).unwrap();
     let mut out = vec![f32::NAN; tokens.len() * session.model().config().d_model];
     let chunk = Chunk::new(sequence, tokens);
     session.extend_observed(&[chunk], Output::AllHidden, &mut out, record).unwrap();
@@ -163,7 +164,8 @@ fn observing_changes_no_bit_and_increments_add_up_to_the_stream() {
         assert!(bits == expected, "{}", seeded.label);
         assert!(to_bits(&record.output) == expected, "{}", seeded.label);
         assert_eq!(record.states.len(), stack.layers + 1);
-        assert_eq!(record.increments.len(), 2 * stack.layers);
+        let sublayers = if seeded.config.encoder.is_some() { 3 } else { 2 };
+        assert_eq!(record.increments.len(), sublayers * stack.layers);
         if stack.placement == NormPlacement::Post {
             continue;
         }
@@ -215,9 +217,9 @@ fn maps_of_pieces_are_those_of_the_whole() {
         let record = || Record { heads: vec![0], ..Record::default() };
         let mut whole = record();
         observed(&mut session(&model), &tokens, &mut whole);
-        let mut narrow = Session::new(&model, &options().with_max_tokens(37)).unwrap();
+        let mut narrow = Session::new(&model, &options().with_max_tokens(SOURCE.len())).unwrap();
         let layers = stack(&seeded.config).layers;
-        let sequence = narrow.add().unwrap();
+        let sequence = begin(&mut narrow, &SOURCE).unwrap();
         for (start, end) in [(0, 37), (37, 74), (74, 90)] {
             let mut record = record();
             let chunk = Chunk::new(sequence, &tokens[start..end]);

@@ -1,10 +1,14 @@
 //! What sessions refuse, and that it leaves them as they were.
 
-use crate::random_models::{LONGEST, Seeded, V};
-use crate::tiny::Tiny;
-use crate::{Random, decoders, fresh, options, session, to_bits, tokens};
+use crate::generation::generate;
+use crate::random_models::{LONGEST, Seeded, V, begin};
+use crate::tiny::{Tiny, file};
+use crate::{Random, SOURCE, decoders, fresh, options, session, to_bits, tokens};
 use headrow::generate::{Beam, Callbacks, GenerationOptions, Sampling, Strategy};
-use headrow::{Batch, Cancel, Chunk, Error, Mat, Output, Sequence, Session, SessionOptions, Side};
+use headrow::{
+    Batch, Cancel, Chunk, Error, Input, Mat, Model, Output, Positions, Sequence, Session,
+    SessionOptions, Side,
+};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,7 +29,7 @@ impl Begun {
         let all: Vec<u32> = past.iter().chain(&NEXT).copied().collect();
         let expected = fresh(&mut session(&model), &all, Output::LastLogits);
         let mut session = Session::new(&model, options).unwrap();
-        let sequence = session.add().unwrap();
+        let sequence = begin(&mut session, &SOURCE).unwrap();
         session.extend(&[Chunk::new(sequence, &past)], Output::None, &mut []).unwrap();
         Begun { session, sequence, expected }
     }
@@ -43,11 +47,11 @@ impl Begun {
 
 #[test]
 fn what_cannot_be_read_is_refused_with_its_place_and_changes_nothing() {
-    for seeded in decoders().take(6) {
+    for seeded in decoders().step_by(5) {
         let mut begun = Begun::new(&seeded, &options());
         let Begun { session, sequence, .. } = &mut begun;
-        let (one, two) = (*sequence, session.add().unwrap());
-        let gone = session.add().unwrap();
+        let (one, two) = (*sequence, begin(session, &SOURCE).unwrap());
+        let gone = begin(session, &SOURCE).unwrap();
         session.remove(gone).unwrap();
         let long = [1; LONGEST];
         let chunk = Chunk::new;
@@ -96,10 +100,10 @@ fn what_cannot_be_read_is_refused_with_its_place_and_changes_nothing() {
 
 #[test]
 fn full_caches_are_an_error_before_anything_is_lost() {
-    for seeded in decoders().take(6) {
+    for seeded in decoders().step_by(5) {
         let mut begun = Begun::new(&seeded, &options().with_cache_tokens(3 * 64));
         let Begun { session, sequence, .. } = &mut begun;
-        let (one, two) = (*sequence, session.add().unwrap());
+        let (one, two) = (*sequence, begin(session, &SOURCE).unwrap());
         // The first chunk finds room, the second does not.
         let long = [1; 129];
         let chunks = [Chunk::new(one, &long[..10]), Chunk::new(two, &long)];
@@ -115,7 +119,7 @@ fn full_caches_are_an_error_before_anything_is_lost() {
         begun.is_whole();
         let prompts: [&[u32]; 2] = [&[1, 2], &[3]];
         let options = GenerationOptions::default().with_max_new_tokens(70usize);
-        let refused = begun.session.generate(&prompts, &options, &mut ());
+        let refused = generate(&mut begun.session, &prompts, &options, &mut ());
         assert!(matches!(refused, Err(Error::CacheFull { .. })));
         assert_eq!(begun.session.free_sequences(), 16 - 2);
         begun.is_whole();
@@ -124,7 +128,7 @@ fn full_caches_are_an_error_before_anything_is_lost() {
 
 #[test]
 fn a_call_that_is_given_up_changes_nothing() {
-    for seeded in decoders().take(6) {
+    for seeded in decoders().step_by(5) {
         for threads in [1, 2] {
             let mut begun = Begun::new(&seeded, &options().with_threads(threads));
             let Begun { session, sequence, .. } = &mut begun;
@@ -136,7 +140,8 @@ fn a_call_that_is_given_up_changes_nothing() {
                 session.set_cancel(Some(cancel));
                 let given_up = session.extend(&chunks, Output::AllLogits, &mut [0.0; 80 * V]);
                 assert!(matches!(given_up, Err(Error::Cancelled)));
-                let given_up = session.generate(&[&prompt], &GenerationOptions::default(), &mut ());
+                let greedy = GenerationOptions::default();
+                let given_up = generate(session, &[&prompt], &greedy, &mut ());
                 assert!(matches!(given_up, Err(Error::Cancelled)));
                 session.set_cancel(None);
             }
@@ -184,7 +189,7 @@ fn another_thread_gives_a_call_up() {
 
 #[test]
 fn a_panic_of_an_observer_leaves_a_session_that_goes_on() {
-    for (seeded, threads) in decoders().take(6).zip([1, 2, 3].into_iter().cycle()) {
+    for (seeded, threads) in decoders().step_by(5).zip([1, 2, 3].into_iter().cycle()) {
         let mut begun = Begun::new(&seeded, &options().with_threads(threads));
         let Begun { session, sequence, .. } = &mut begun;
         let fork = session.fork(*sequence).unwrap();
@@ -207,10 +212,11 @@ fn a_panic_of_an_observer_leaves_a_session_that_goes_on() {
 
 #[test]
 fn a_panic_of_a_hook_leaves_no_sequence_behind() {
-    let seeded = Seeded::decoder(2);
-    for strategy in [Strategy::Greedy, Sampling::new(1).into(), Beam::new(3).into()] {
-        let mut begun = Begun::new(&seeded, &options());
-        let options = GenerationOptions::default().with_strategy(strategy);
+    let strategies = [Strategy::Greedy, Sampling::new(1).into(), Beam::new(3).into()];
+    let models = [Seeded::decoder(2), Seeded::seq2seq(1)];
+    for (seeded, strategy) in models.iter().flat_map(|m| strategies.iter().map(move |s| (m, s))) {
+        let mut begun = Begun::new(seeded, &options());
+        let options = GenerationOptions::default().with_strategy(strategy.clone());
         let options = options.with_max_new_tokens(6usize);
         let free = begun.session.free_tokens();
         for last in 0..6 {
@@ -221,7 +227,7 @@ fn a_panic_of_a_hook_leaves_no_sequence_behind() {
             });
             let prompts: [&[u32]; 3] = [&[1, 2], &[3], &[4, 5, 6]];
             let panicked = catch_unwind(AssertUnwindSafe(|| {
-                begun.session.generate(&prompts, &options, &mut hooks)
+                generate(&mut begun.session, &prompts, &options, &mut hooks)
             }));
             assert!(panicked.is_err());
             assert_eq!(begun.session.free_sequences(), 15, "after {last} calls");
@@ -271,6 +277,18 @@ fn requests_that_cannot_be_begun_are_refused() {
     let refused = session.add_sources(&Batch::one(&[1]));
     assert!(matches!(refused, Err(Error::NoStack { stack: "encoder" })));
     begun.is_whole();
+}
+
+#[test]
+fn a_decoder_that_would_not_count_its_padding_is_refused() {
+    let mut seeded = Seeded::gpt2(1);
+    let Some(Input::Tokens(tokens)) = seeded.config.decoder.as_mut().map(|stack| &mut stack.input)
+    else {
+        panic!("GPT-2 reads tokens")
+    };
+    tokens.positions = Positions::Learned { rows: LONGEST, first: 2, padding: Some(1) };
+    let refused = Model::from_bytes(&seeded.config, &file(&seeded.tensors)).map(|_| ());
+    assert!(matches!(refused, Err(Error::Config { .. })), "{refused:?}");
 }
 
 #[test]

@@ -1,29 +1,47 @@
 //! Whole requests: alone and in batches, with caches and without, on any number of threads and every instruction set.
 
-use crate::random_models::{LONGEST, Seeded, V};
+use crate::random_models::{LONGEST, Seeded, V, begin};
 use crate::{Random, decoders, options, session, tokens};
 use headrow::generate::{
-    Beam, EarlyStopping, Generated, GenerationOptions, Generator, Limits, Prompt, Sampling,
+    Beam, EarlyStopping, Generated, GenerationOptions, Generator, Hooks, Limits, Prompt, Sampling,
     StepModel, Strategy,
 };
-use headrow::{Chunk, Cpu, LoadOptions, Output, Result, Session};
+use headrow::{Batch, Chunk, Cpu, LoadOptions, Output, Result, Sequence, Session};
+
+/// What a sequence has read, and what it attends to in a model with sources.
+#[derive(Clone)]
+struct Past {
+    source: Vec<u32>,
+    tokens: Vec<u32>,
+}
+
+impl Past {
+    /// At the beginning of a request: a model with sources reads the prompt as one.
+    fn new(session: &Session, prompt: &[u32]) -> Past {
+        match session.model().config().special.decoder_start {
+            Some(start) => Past { source: prompt.to_vec(), tokens: vec![start] },
+            None => Past { source: Vec::new(), tokens: prompt.to_vec() },
+        }
+    }
+
+    /// A sequence that has read it, and the logits after it.
+    fn feed(&self, session: &mut Session, logits: &mut [f32]) -> Result<Sequence> {
+        let sequence = begin(session, &self.source)?;
+        session.extend(&[Chunk::new(sequence, &self.tokens)], Output::LastLogits, logits)?;
+        Ok(sequence)
+    }
+}
 
 /// Remembers tokens alone, and reads each sequence from its beginning at every step.
 struct Forgetful {
     session: Session,
-    pasts: Vec<Option<Vec<u32>>>,
+    pasts: Vec<Option<Past>>,
 }
 
 impl Forgetful {
-    fn keep(&mut self, past: Vec<u32>) -> usize {
+    fn keep(&mut self, past: Past) -> usize {
         self.pasts.push(Some(past));
         self.pasts.len() - 1
-    }
-
-    fn read(session: &mut Session, past: &[u32], logits: &mut [f32]) -> Result<()> {
-        let sequence = session.add()?;
-        session.extend(&[Chunk::new(sequence, past)], Output::LastLogits, logits)?;
-        session.remove(sequence)
     }
 }
 
@@ -34,8 +52,9 @@ impl StepModel for Forgetful {
         let rows = sequences.iter().zip(tokens).zip(logits.chunks_mut(V));
         for ((&sequence, &token), row) in rows {
             let past = self.pasts[sequence].as_mut().expect("a live sequence");
-            past.push(token);
-            Forgetful::read(&mut self.session, past, row)?;
+            past.tokens.push(token);
+            let read = past.feed(&mut self.session, row)?;
+            self.session.remove(read)?;
         }
         Ok(())
     }
@@ -67,14 +86,29 @@ fn request(strategy: Strategy, random: &mut Random) -> GenerationOptions {
     options.with_log_probabilities(2usize).with_repetition_penalty(1.1)
 }
 
+/// Sources are read in one pass, so all of them together are no longer than one may be.
 fn prompts(random: &mut Random) -> Vec<Vec<u32>> {
-    let lengths = [(); 7].map(|()| 1 + random.below(75));
+    let lengths = [70, 1, 9, 20, 4, 15, 30].map(|most| 1 + random.below(most));
     lengths.map(|length| tokens(random, length)).to_vec()
+}
+
+/// Continues the prompts, or decodes them where they are sources.
+pub(crate) fn generate(
+    session: &mut Session,
+    prompts: &[&[u32]],
+    options: &GenerationOptions,
+    hooks: &mut dyn Hooks,
+) -> Result<Vec<Generated>> {
+    if session.model().config().encoder.is_none() {
+        return session.generate(prompts, options, hooks);
+    }
+    let lengths: Vec<usize> = prompts.iter().map(|prompt| prompt.len()).collect();
+    session.generate_from(&Batch::ragged(&prompts.concat(), &lengths), options, hooks)
 }
 
 fn all(session: &mut Session, prompts: &[Vec<u32>], options: &GenerationOptions) -> Vec<Generated> {
     let prompts: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
-    session.generate(&prompts, options, &mut ()).unwrap()
+    generate(session, &prompts, options, &mut ()).unwrap()
 }
 
 /// Fewer of the models than elsewhere: a request is many passes.
@@ -111,9 +145,10 @@ fn caches_change_nothing() {
             let limits = Limits::new(V, 100, LONGEST);
             let mut generator = Generator::new(limits).unwrap();
             for prompt in &prompts {
-                let mut logits = [0.0; V];
-                Forgetful::read(&mut model.session, prompt, &mut logits).unwrap();
-                let prompt = Prompt::new(model.keep(prompt.clone()), prompt, &logits);
+                let (past, mut logits) = (Past::new(&session, prompt), [0.0; V]);
+                let read = past.feed(&mut model.session, &mut logits).unwrap();
+                model.session.remove(read).unwrap();
+                let prompt = Prompt::new(model.keep(past.clone()), &past.tokens, &logits);
                 generator.add(&mut model, prompt, &options, &mut ()).unwrap();
             }
             generator.run(&mut model, &mut ()).unwrap();
@@ -173,11 +208,9 @@ fn requests_join_and_leave_a_running_batch() {
             // A new one now and then, when there is room for any.
             if random.below(2) == 0 && generator.reserved() + 2 <= 8 {
                 if let Some((index, (prompt, options))) = waiting.next() {
-                    let sequence = session.add().unwrap();
-                    let mut logits = [0.0; V];
-                    let chunk = Chunk::new(sequence, prompt);
-                    session.extend(&[chunk], Output::LastLogits, &mut logits).unwrap();
-                    let prompt = Prompt::new(sequence, prompt, &logits);
+                    let (past, mut logits) = (Past::new(&session, prompt), [0.0; V]);
+                    let sequence = past.feed(&mut session, &mut logits).unwrap();
+                    let prompt = Prompt::new(sequence, &past.tokens, &logits);
                     let added = generator.add(&mut session, prompt, options, &mut ());
                     numbers.push((added.unwrap(), index));
                 }

@@ -13,18 +13,34 @@ mod generation;
 mod walk;
 
 use headrow::{Chunk, Model, Output, Session, SessionOptions};
-use random_models::{LONGEST, Seeded, V};
+use random_models::{LONGEST, Seeded, V, begin};
 use std::sync::Arc;
 use tiny::Random;
 
-/// Sixteen decoders, half of which nothing is special about but their options.
+/// Models with a decoder, and some with an encoder too.
 fn decoders() -> impl Iterator<Item = Seeded> {
-    (0..4).map(Seeded::gpt2).chain((0..20).map(Seeded::decoder))
+    let alone = (0..4).map(Seeded::gpt2).chain((0..20).map(Seeded::decoder));
+    alone.chain((0..12).map(Seeded::seq2seq))
 }
+
+/// What the decoder attends to, where it attends to a source.
+const SOURCE: [u32; 70] = {
+    let mut source = [0; 70];
+    let mut i = 0;
+    while i < 70 {
+        source[i] = (i * i % 59) as u32;
+        i += 1;
+    }
+    source
+};
 
 fn options() -> SessionOptions {
     let options = SessionOptions::default().with_max_length(LONGEST).with_threads(1);
-    options.with_max_tokens(LONGEST).with_max_sequences(8).with_cache_tokens(10 * LONGEST)
+    options
+        .with_max_tokens(LONGEST)
+        .with_max_sequences(8)
+        .with_cache_tokens(10 * LONGEST)
+        .with_source_tokens(16 * 128)
 }
 
 fn session(model: &Arc<Model>) -> Session {
@@ -57,11 +73,16 @@ fn extend(session: &mut Session, chunks: &[Chunk<'_>], rows: usize, output: Outp
 
 /// The bits of `output` for a sequence of its own.
 fn fresh(session: &mut Session, tokens: &[u32], output: Output) -> Vec<u32> {
+    fresh_from(session, &SOURCE, tokens, output)
+}
+
+/// The same, with a source where there are sources.
+fn fresh_from(session: &mut Session, source: &[u32], tokens: &[u32], output: Output) -> Vec<u32> {
     let rows = match output {
         Output::AllHidden | Output::AllLogits => tokens.len(),
         _ => 1,
     };
-    let sequence = session.add().unwrap();
+    let sequence = begin(session, source).unwrap();
     let bits = extend(session, &[Chunk::new(sequence, tokens)], rows, output);
     session.remove(sequence).unwrap();
     bits

@@ -1,19 +1,27 @@
 //! A random walk through the life of sequences, beside plain recomputation.
 
-use crate::random_models::{LONGEST, V};
-use crate::{Random, decoders, fresh, options, session, to_bits, tokens};
+use crate::random_models::{LONGEST, V, begin};
+use crate::{Random, decoders, fresh_from, options, session, to_bits, tokens};
 use headrow::{Cancel, Chunk, Error, Output, Sequence, Session};
 use std::time::Instant;
 
 /// Tokens that all sequences of the walk share: few enough that they run out.
 const ROOM: usize = 6 * 64;
 
-/// A session, and what its sequences should have read.
+/// A sequence, and what it should have read.
+#[derive(Clone)]
+struct Living {
+    sequence: Sequence,
+    source: Vec<u32>,
+    tokens: Vec<u32>,
+}
+
+/// A session beside one that recomputes.
 struct Walk {
     session: Session,
     /// Recomputes.
     plain: Session,
-    live: Vec<(Sequence, Vec<u32>)>,
+    live: Vec<Living>,
     stale: Vec<Sequence>,
     random: Random,
     seen: Seen,
@@ -43,18 +51,22 @@ impl Walk {
             6 | 7 => self.remove(),
             8 | 9 => self.truncate(),
             10 => self.use_stale(),
-            11 => self.extend(true),
+            11 | 12 => self.extend(true),
             _ => self.extend(false),
         }
-        for (sequence, tokens) in &self.live {
+        for Living { sequence, tokens, .. } in &self.live {
             assert_eq!(self.session.length(*sequence).unwrap(), tokens.len());
         }
         assert_eq!(self.session.free_sequences(), 8 - self.live.len());
     }
 
-    fn keep(&mut self, added: Result<Sequence, Error>, tokens: Vec<u32>) {
+    fn keep(&mut self, added: Result<Sequence, Error>, source: Vec<u32>, tokens: Vec<u32>) {
         match added {
-            Ok(sequence) => self.live.push((sequence, tokens)),
+            Ok(sequence) => self.live.push(Living { sequence, source, tokens }),
+            Err(Error::CacheFull { tokens, free }) => {
+                assert!(tokens > free);
+                self.seen.full += 1;
+            }
             Err(Error::TooManySequences { maximum: 8 }) => {
                 assert_eq!(self.live.len(), 8);
                 self.seen.too_many += 1;
@@ -64,28 +76,30 @@ impl Walk {
     }
 
     fn add(&mut self) {
-        let added = self.session.add();
-        self.keep(added, Vec::new());
+        let length = 1 + self.random.below(4);
+        let source = tokens(&mut self.random, length);
+        let added = begin(&mut self.session, &source);
+        self.keep(added, source, Vec::new());
     }
 
     fn fork(&mut self) {
         let at = self.pick();
-        let (parent, tokens) = self.live[at].clone();
-        let fork = self.session.fork(parent);
+        let Living { sequence, source, tokens } = self.live[at].clone();
+        let fork = self.session.fork(sequence);
         self.seen.copied += usize::from(fork.is_ok() && !tokens.len().is_multiple_of(64));
-        self.keep(fork, tokens);
+        self.keep(fork, source, tokens);
     }
 
     fn remove(&mut self) {
         let at = self.pick();
-        let (sequence, _) = self.live.swap_remove(at);
+        let sequence = self.live.swap_remove(at).sequence;
         self.session.remove(sequence).unwrap();
         self.stale.push(sequence);
     }
 
     fn truncate(&mut self) {
         let at = self.pick();
-        let (sequence, tokens) = &mut self.live[at];
+        let Living { sequence, tokens, .. } = &mut self.live[at];
         let length = self.random.below(tokens.len() + 2);
         match self.session.truncate(*sequence, length) {
             Ok(()) => tokens.truncate(length),
@@ -103,7 +117,7 @@ impl Walk {
         assert!(matches!(session.truncate(stale, 0), Err(Error::NoSequence)));
         assert!(matches!(session.fork(stale), Err(Error::NoSequence)));
         assert!(matches!(session.remove(stale), Err(Error::NoSequence)));
-        let chunks = [Chunk::new(stale, &[1]), Chunk::new(self.live[0].0, &[1])];
+        let chunks = [Chunk::new(stale, &[1]), Chunk::new(self.live[0].sequence, &[1])];
         let refused = session.extend(&chunks, Output::None, &mut []);
         assert!(matches!(refused, Err(Error::NoSequence)));
     }
@@ -115,13 +129,14 @@ impl Walk {
         let mut news: Vec<(usize, Vec<u32>)> = Vec::new();
         for _ in 0..count {
             let at = random.below(live.len());
-            let room = LONGEST - live[at].1.len();
+            let room = LONGEST - live[at].tokens.len();
             let length = [1, 1 + random.below(70)][random.below(2)].min(room);
             if length > 0 && news.iter().all(|(other, _)| *other != at) {
                 news.push((at, tokens(random, length)));
             }
         }
-        let chunks: Vec<_> = news.iter().map(|(at, new)| Chunk::new(live[*at].0, new)).collect();
+        let chunks: Vec<_> =
+            news.iter().map(|(at, new)| Chunk::new(live[*at].sequence, new)).collect();
         let mut logits = vec![f32::NAN; news.len() * V];
         session.set_cancel(cancelled.then(|| Cancel::with_deadline(Instant::now())));
         let result = session.extend(&chunks, Output::LastLogits, &mut logits);
@@ -142,9 +157,9 @@ impl Walk {
         }
         seen.mixed += usize::from(news.len() > 1 && news.iter().any(|(_, new)| new.len() > 1));
         for ((at, new), row) in news.iter().zip(logits.chunks(V)) {
-            let tokens = &mut live[*at].1;
+            let Living { source, tokens, .. } = &mut live[*at];
             tokens.extend(new);
-            let expected = fresh(plain, tokens, Output::LastLogits);
+            let expected = fresh_from(plain, source, tokens, Output::LastLogits);
             assert!(to_bits(row) == expected, "after {} tokens", tokens.len());
             seen.compared += 1;
         }
@@ -165,11 +180,11 @@ fn sequences_that_come_go_fork_and_shrink_have_the_bits_of_plain_recomputation()
             random,
             seen: Seen::default(),
         };
-        for _ in 0..250 {
+        for _ in 0..300 {
             walk.step();
         }
         let Walk { mut session, live, seen, .. } = walk;
-        for (sequence, _) in live {
+        for Living { sequence, .. } in live {
             session.remove(sequence).unwrap();
         }
         assert_eq!(session.free_tokens(), ROOM, "{}: pages are lost", seeded.label);

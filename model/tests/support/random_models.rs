@@ -3,8 +3,8 @@
 
 use super::tiny::{Random, Tensor, file};
 use headrow::{
-    Activation, Config, Error, LoadOptions, Model, NormKind, NormPlacement, RelativePositions,
-    Rotary, RotaryScaling, ScoreScale, StackConfig,
+    Activation, Batch, Config, Error, LoadOptions, Model, NormKind, NormPlacement,
+    RelativePositions, Rotary, RotaryScaling, ScoreScale, Sequence, Session, StackConfig,
 };
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -65,6 +65,34 @@ impl Seeded {
         Seeded::new("decoder", config, seed)
     }
 
+    /// An encoder and a decoder of one of the families that have both, with drawn options in both.
+    pub(crate) fn seq2seq(seed: u64) -> Seeded {
+        let mut random = Random(seed);
+        let kind = ["bart", "marian", "m2m_100", "mbart"][seed as usize % 4];
+        let heads = [1, 2, 3, 4, 6];
+        let json = json!({
+            "model_type": kind, "vocab_size": V, "d_model": 12 * (1 + random.below(3)),
+            "encoder_layers": 1 + random.below(2), "decoder_layers": 1 + random.below(2),
+            "encoder_attention_heads": heads[random.below(5)],
+            "decoder_attention_heads": heads[random.below(5)],
+            "encoder_ffn_dim": 9 + random.below(40), "decoder_ffn_dim": 9 + random.below(40),
+            "max_position_embeddings": LONGEST, "pad_token_id": 1, "eos_token_id": 2,
+            "decoder_start_token_id": 2, "scale_embedding": random.below(2) == 1,
+        });
+        let mut config = Config::from_json(json.to_string().as_bytes()).unwrap();
+        if seed >= 4 {
+            let stacks = [&mut config.encoder, &mut config.decoder];
+            for stack in stacks.into_iter().flatten() {
+                let placement = stack.placement;
+                draw_options(stack, &mut random);
+                stack.placement = placement;
+            }
+            // An encoder has no window.
+            config.encoder.as_mut().unwrap().window = None;
+        }
+        Seeded::new(kind, config, seed)
+    }
+
     pub(crate) fn model(&self) -> Arc<Model> {
         self.model_with(&LoadOptions::default())
     }
@@ -81,6 +109,14 @@ impl Seeded {
         let bytes = 4 * tensor.shape[1..].iter().product::<usize>();
         let row = &mut tensor.data[row * bytes..(row + 1) * bytes];
         row.chunks_mut(4).for_each(|number| number.copy_from_slice(&value.to_le_bytes()));
+    }
+}
+
+/// A new sequence, which attends to `source` in a model that reads sources.
+pub(crate) fn begin(session: &mut Session, source: &[u32]) -> headrow::Result<Sequence> {
+    match session.model().config().encoder {
+        Some(_) => Ok(session.add_sources(&Batch::one(source))?[0]),
+        None => session.add(),
     }
 }
 
