@@ -2,6 +2,8 @@
 
 #[path = "support/counting.rs"]
 mod counting;
+#[path = "support/general.rs"]
+mod general;
 #[path = "support/random_models.rs"]
 mod random_models;
 #[path = "support/tiny.rs"]
@@ -18,7 +20,7 @@ fn options() -> SessionOptions {
 
 fn models() -> impl Iterator<Item = Seeded> {
     let decoders = (0..2).map(Seeded::gpt2).chain((0..8).map(Seeded::decoder));
-    decoders.chain((0..6).map(Seeded::seq2seq))
+    decoders.chain((0..6).map(Seeded::seq2seq)).chain((0..20).map(Seeded::general))
 }
 
 #[test]

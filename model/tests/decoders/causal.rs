@@ -52,15 +52,15 @@ fn one_pass_gives_the_factors_that_steps_give() {
     }
 }
 
-/// The last word's row is NaN; tied to the read-out it would reach every score.
+/// The last word's row is NaN in every table; tied to the read-out it would reach every score.
 fn poisoned() -> impl Iterator<Item = Seeded> {
-    decoders().map(|mut seeded| {
-        let table = seeded.tensors.iter().find(|tensor| {
-            let names = ["wte.weight", "embed_tokens.weight", "shared.weight"];
-            names.iter().any(|name| tensor.name.ends_with(name))
-        });
-        let name = table.unwrap().name.clone();
-        seeded.fill_row(&name, V - 1, f32::NAN);
+    let tables = ["wte.weight", "embed_tokens.weight", "shared.weight", "words.weight"];
+    decoders().map(move |mut seeded| {
+        let names = seeded.tensors.iter().map(|tensor| tensor.name.clone());
+        let names = names.filter(|name| tables.iter().any(|table| name.ends_with(table)));
+        for name in names.collect::<Vec<String>>() {
+            seeded.fill_row(&name, V - 1, f32::NAN);
+        }
         seeded
     })
 }

@@ -206,14 +206,13 @@ fn requests_join_and_leave_a_running_batch() {
         let mut results = vec![None; requests.len()];
         while results.iter().any(Option::is_none) {
             // A new one now and then, when there is room for any.
-            if random.below(2) == 0 && generator.reserved() + 2 <= 8 {
-                if let Some((index, (prompt, options))) = waiting.next() {
-                    let (past, mut logits) = (Past::new(&session, prompt), [0.0; V]);
-                    let sequence = past.feed(&mut session, &mut logits).unwrap();
-                    let prompt = Prompt::new(sequence, &past.tokens, &logits);
-                    let added = generator.add(&mut session, prompt, options, &mut ());
-                    numbers.push((added.unwrap(), index));
-                }
+            let joins = random.below(2) == 0 && generator.reserved() + 2 <= 8;
+            if let Some((index, (prompt, options))) = joins.then(|| waiting.next()).flatten() {
+                let (past, mut logits) = (Past::new(&session, prompt), [0.0; V]);
+                let sequence = past.feed(&mut session, &mut logits).unwrap();
+                let prompt = Prompt::new(sequence, &past.tokens, &logits);
+                let added = generator.add(&mut session, prompt, options, &mut ());
+                numbers.push((added.unwrap(), index));
             }
             generator.step(&mut session, &mut ()).unwrap();
             for &(number, index) in &numbers {

@@ -1,6 +1,8 @@
 //! Decoders and sessions as a whole, over seeded models with drawn options: the bits of every way to compute the same,
 //! the life of sequences, causality, what observers see, and errors.
 
+#[path = "../support/general.rs"]
+mod general;
 #[path = "../support/random_models.rs"]
 mod random_models;
 #[path = "../support/tiny.rs"]
@@ -20,7 +22,7 @@ use tiny::Random;
 /// Models with a decoder, and some with an encoder too.
 fn decoders() -> impl Iterator<Item = Seeded> {
     let alone = (0..4).map(Seeded::gpt2).chain((0..20).map(Seeded::decoder));
-    alone.chain((0..12).map(Seeded::seq2seq))
+    alone.chain((0..12).map(Seeded::seq2seq)).chain((0..30).map(Seeded::general))
 }
 
 /// What the decoder attends to, where it attends to a source.

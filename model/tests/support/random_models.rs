@@ -1,10 +1,12 @@
-//! Seeded models with drawn options, made in memory from what the reader of checkpoints asks for.
+//! Seeded models with a decoder and drawn options. Test targets that use it have `mod tiny` and `mod general` at their root.
 #![allow(dead_code, reason = "each test target uses a part")]
 
-use super::tiny::{Random, Tensor, file};
+use crate::general::{General, random_config};
+use crate::tiny::{Random, Tensor, file};
 use headrow::{
-    Activation, Batch, Config, Error, LoadOptions, Model, NormKind, NormPlacement,
+    Activation, Batch, Config, Input, LoadOptions, Model, NormKind, NormPlacement, Positions,
     RelativePositions, Rotary, RotaryScaling, ScoreScale, Sequence, Session, StackConfig,
+    TokenInput,
 };
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -24,7 +26,7 @@ pub(crate) struct Seeded {
 
 impl Seeded {
     pub(crate) fn new(label: &str, config: Config, seed: u64) -> Seeded {
-        let tensors = seeded_tensors(&config, seed);
+        let General { config, tensors } = General::new(&config, seed);
         Seeded { label: format!("{label} {seed}"), config, tensors }
     }
 
@@ -63,6 +65,33 @@ impl Seeded {
         let mut config = Config::from_json(json.to_string().as_bytes()).unwrap();
         draw_options(config.decoder.as_mut().unwrap(), &mut random);
         Seeded::new("decoder", config, seed)
+    }
+
+    /// Whatever can be expressed, with a decoder that reads tokens.
+    pub(crate) fn general(seed: u64) -> Seeded {
+        let mut random = Random(seed);
+        let mut config = loop {
+            let config = random_config(&mut random);
+            if config.decoder.is_some() {
+                break config;
+            }
+        };
+        let d_model = config.d_model;
+        for stack in [&mut config.encoder, &mut config.decoder].into_iter().flatten() {
+            if stack.input == Input::Vectors {
+                stack.input = Input::Tokens(TokenInput::paper(V, d_model));
+            }
+            let Input::Tokens(tokens) = &mut stack.input else { continue };
+            tokens.vocabulary = V;
+            if let Positions::Learned { rows, first, .. } = &mut tokens.positions {
+                *rows = LONGEST + *first;
+            }
+            if let RelativePositions::Rotary(rotary) = &mut stack.relative {
+                rotary.max_position = LONGEST;
+            }
+        }
+        config.special.decoder_start = config.encoder.as_ref().map(|_| 2);
+        Seeded::new("general", config, seed)
     }
 
     /// An encoder and a decoder of one of the families that have both, with drawn options in both.
@@ -149,61 +178,9 @@ fn rotary(d_k: usize, random: &mut Random) -> Rotary {
     let factor = 1.0 + random.below(3) as f64;
     rotary.scaling = match random.below(4) {
         0 => RotaryScaling::Linear { factor },
-        1 if width > 2 => {
-            // Shorter than the sessions, so that the base grows.
-            rotary.max_position = LONGEST;
-            RotaryScaling::Dynamic { factor }
-        }
+        1 if width > 2 => RotaryScaling::Dynamic { factor },
         2 => RotaryScaling::Llama3 { factor, low: 1.0, high: 4.0, original: 40 },
         _ => RotaryScaling::None,
     };
     rotary
-}
-
-/// Tensors as the config asks for them, found out by asking.
-fn seeded_tensors(config: &Config, seed: u64) -> Vec<Tensor> {
-    let mut random = Random(seed);
-    let mut tensors: Vec<Tensor> = Vec::new();
-    loop {
-        let problems = match Model::from_bytes(config, &file(&tensors)) {
-            Ok(_) => return tensors,
-            Err(Error::Weights { problems, .. }) => problems,
-            Err(error) => panic!("{error}"),
-        };
-        for problem in problems.first() {
-            if let Some(name) = problem.strip_suffix(" is missing") {
-                tensors.push(tensor(name, &[1], &mut random));
-            } else if let Some(name) = problem.strip_suffix(" is unexpected") {
-                tensors.retain(|tensor| tensor.name != name);
-            } else if let Some((name, shapes)) = problem.split_once(" has shape ") {
-                let (_, shape) = shapes.split_once("expected ").unwrap();
-                let shape: Vec<usize> = serde_json::from_str(shape).unwrap();
-                tensors.retain(|tensor| tensor.name != name);
-                tensors.push(tensor(name, &shape, &mut random));
-            } else {
-                // "the config has 2 layers, the file 0 at h."
-                let words: Vec<&str> = problem.split(' ').collect();
-                let layers: usize = words[3].parse().unwrap();
-                let prefix = words[words.len() - 1];
-                tensors
-                    .extend((0..layers).map(|layer| {
-                        tensor(&format!("{prefix}{layer}.number"), &[1], &mut random)
-                    }));
-            }
-        }
-    }
-}
-
-/// Norms around 1, small biases, weights that keep the variance.
-fn tensor(name: &str, shape: &[usize], random: &mut Random) -> Tensor {
-    let (base, spread) = match shape {
-        [_] if name.ends_with(".weight") => (1.0, 0.25),
-        [_] => (0.0, 0.25),
-        [.., inputs] => (0.0, (3.0 / *inputs as f32).sqrt()),
-        [] => (0.0, 1.0),
-    };
-    let count: usize = shape.iter().product();
-    let values = (0..count).map(|_| base + spread * random.unit());
-    let data = values.flat_map(f32::to_le_bytes).collect();
-    Tensor { name: name.to_owned(), dtype: "F32", shape: shape.to_vec(), data }
 }
