@@ -1,11 +1,13 @@
 //! What a token may depend on, and what observers see without changing it.
 
+use crate::general::{General, random_config};
 use crate::random_models::{LONGEST, Seeded, V, begin};
 use crate::{Random, SOURCE, decoders, extend, fresh, options, session, to_bits, tokens};
 use headrow::{
-    Chunk, Config, Mat, NormPlacement, Observer, Output, Place, Session, Side, StackConfig,
-    Sublayer,
+    Batch, Chunk, Config, Input, Mat, NormPlacement, Observer, Output, Place, Positions,
+    RelativePositions, Session, Side, StackConfig, Sublayer,
 };
+use std::sync::Arc;
 
 fn stack(config: &Config) -> &StackConfig {
     config.decoder.as_ref().unwrap()
@@ -235,4 +237,45 @@ fn maps_of_pieces_are_those_of_the_whole() {
         }
     }
     const { assert!(LONGEST > 90) };
+}
+
+/// An encoder that does not know where its tokens stand.
+fn placeless(random: &mut Random) -> General {
+    loop {
+        let mut config = random_config(random);
+        let Some(stack) = config.encoder.as_mut().filter(|_| config.decoder.is_none()) else {
+            continue;
+        };
+        (stack.relative, stack.window) = (RelativePositions::None, None);
+        match &mut stack.input {
+            Input::Tokens(tokens) => tokens.positions = Positions::None,
+            _ => continue,
+        }
+        return General::new(&config, random.next());
+    }
+}
+
+#[test]
+fn an_encoder_without_positions_permutes_with_its_input() {
+    let mut random = Random(77);
+    for round in 0..20 {
+        let model = Arc::new(placeless(&mut random).model().unwrap());
+        let (d, vocabulary) = (model.config().d_model, model.config().vocabulary());
+        let ids: Vec<u32> = (0..30).map(|_| random.below(vocabulary) as u32).collect();
+        let mut order: Vec<usize> = (0..30).collect();
+        for i in (1..30).rev() {
+            order.swap(i, random.below(i + 1));
+        }
+        let permuted: Vec<u32> = order.iter().map(|&i| ids[i]).collect();
+        let mut session = session(&model);
+        let (mut plain, mut moved) = (vec![0.0; 30 * d], vec![0.0; 30 * d]);
+        session.encode(&Batch::one(&ids), &mut plain).unwrap();
+        session.encode(&Batch::one(&permuted), &mut moved).unwrap();
+        let most = plain.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+        for (row, &from) in moved.chunks(d).zip(&order) {
+            for (x, y) in row.iter().zip(&plain[from * d..][..d]) {
+                assert!((x - y).abs() <= 1e-4 * most, "round {round}: {x} and {y}");
+            }
+        }
+    }
 }

@@ -304,3 +304,46 @@ fn an_encoder_remembers_no_sequences() {
     assert!(matches!(session.generator().map(|_| ()), Err(Error::NoHead { .. })));
     assert_eq!((session.free_sequences(), session.free_tokens()), (0, 0));
 }
+
+#[test]
+fn sources_that_find_no_room_leave_nothing_behind() {
+    for seeded in (0..4).map(Seeded::seq2seq) {
+        let mut begun = Begun::new(&seeded, &options().with_source_tokens(4 * 64));
+        let Begun { session, .. } = &mut begun;
+        assert!(matches!(session.add(), Err(Error::NoSource)));
+        let refused = session.generate(&[&[1]], &GenerationOptions::default(), &mut ());
+        assert!(matches!(refused, Err(Error::NoSource)));
+        // The first has two of four pages; of three new ones the last finds none.
+        let ids = [3; 9];
+        let refused = session.add_sources(&Batch::ragged(&ids, &[3; 3]));
+        assert!(matches!(refused, Err(Error::CacheFull { tokens: 64, free: 0 })), "{refused:?}");
+        assert_eq!(session.free_sequences(), 15);
+        let refused = session.add_sources(&Batch::ragged(&ids, &[5, 4, 0]));
+        assert!(matches!(refused, Err(Error::EmptySequence { sequence: 2 })), "{refused:?}");
+        session.set_cancel(Some(Cancel::with_deadline(Instant::now())));
+        let refused = session.add_sources(&Batch::ragged(&ids, &[5, 4]));
+        assert!(matches!(refused, Err(Error::Cancelled)), "{refused:?}");
+        session.set_cancel(None);
+        let added = session.add_sources(&Batch::ragged(&ids, &[5, 4])).unwrap();
+        assert_eq!(session.free_sequences(), 13);
+        for sequence in added {
+            session.remove(sequence).unwrap();
+        }
+        begun.is_whole();
+    }
+}
+
+#[test]
+fn a_decoder_without_a_start_begins_with_what_the_options_say() {
+    let mut seeded = Seeded::seq2seq(1);
+    let mut known = session(&seeded.model());
+    seeded.config.special.decoder_start = None;
+    let mut unknown = session(&seeded.model());
+    let greedy = GenerationOptions::default().with_max_new_tokens(5usize);
+    let source = Batch::one(&[4, 5, 6]);
+    let refused = unknown.generate_from(&source, &greedy, &mut ());
+    assert!(matches!(refused, Err(Error::NoStart)));
+    let started = greedy.clone().with_decoder_prompt([2]);
+    let found = unknown.generate_from(&source, &started, &mut ()).unwrap();
+    assert_eq!(found, known.generate_from(&source, &greedy, &mut ()).unwrap());
+}
