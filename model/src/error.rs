@@ -267,6 +267,9 @@ pub enum Error {
         /// How long it is.
         actual: usize,
     },
+    /// Tokens were to see later ones in a decoder that looks backwards only.
+    #[error("tokens see later ones only in a decoder without window and relative positions")]
+    WholeChunk,
     /// A decoder has nothing to begin with: neither the config nor the options name a start token.
     #[error("neither the config nor the options name a token that the decoder starts with")]
     NoStart,

@@ -6,7 +6,7 @@
 use super::check::{check_ids, check_length};
 use super::sequences::{Sequences, recycled};
 use super::{Sequence, Session, buffer};
-use crate::config::{Input, StackConfig};
+use crate::config::{Input, RelativePositions, StackConfig};
 use crate::decoder::Memory;
 use crate::embedding::Tokens;
 use crate::error::{Error, Result};
@@ -22,6 +22,15 @@ use std::ops::Range;
 pub struct Chunk<'a> {
     sequence: Sequence,
     content: Content<'a>,
+    sight: Sight,
+}
+
+/// What the tokens of a chunk see of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sight {
+    /// What comes before each.
+    Before,
+    All,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -33,12 +42,19 @@ enum Content<'a> {
 impl<'a> Chunk<'a> {
     /// Ids of tokens.
     pub fn new(sequence: Sequence, ids: &'a [u32]) -> Chunk<'a> {
-        Chunk { sequence, content: Content::Ids(ids) }
+        Chunk { sequence, content: Content::Ids(ids), sight: Sight::Before }
     }
 
     /// Vectors of d_model features, for a stack without embeddings.
     pub fn vectors(sequence: Sequence, values: &'a [f32]) -> Chunk<'a> {
-        Chunk { sequence, content: Content::Vectors(values) }
+        Chunk { sequence, content: Content::Vectors(values), sight: Sight::Before }
+    }
+
+    /// The same tokens, each of which sees the whole chunk, not only what comes before it: the prefix of a prefix language
+    /// model, or a decoder that is run without its mask. They are read in one pass.
+    #[must_use]
+    pub fn whole(self) -> Chunk<'a> {
+        Chunk { sight: Sight::All, ..self }
     }
 
     pub(super) fn sequence(&self) -> Sequence {
@@ -123,7 +139,23 @@ impl Session {
             let length = sequences.slots[slot].own.length().saturating_add(rows);
             check_length(index, length, self.limits.length)?;
         }
-        Ok(())
+        self.check_sight(chunks, stack)
+    }
+
+    /// That tokens which see one another go in one pass, and need nothing that looks backwards only.
+    fn check_sight(&self, chunks: &[Chunk<'_>], stack: &StackConfig) -> Result<()> {
+        if chunks.iter().all(|chunk| chunk.sight == Sight::Before) {
+            return Ok(());
+        }
+        if stack.window.is_some() || stack.relative != RelativePositions::None {
+            return Err(Error::WholeChunk);
+        }
+        let rows = chunks.iter().map(|chunk| chunk.rows(self.model.config().d_model));
+        let (what, maximum) = ("tokens that see one another", self.limits.tokens);
+        match rows.sum() {
+            actual if actual > maximum => Err(Error::BatchTooLarge { what, actual, maximum }),
+            _ => Ok(()),
+        }
     }
 
     /// The caller's buffer in the shape of the output.
@@ -328,7 +360,10 @@ impl<'a> DecoderPass<'a> {
             let keys = before + piece.rows.end;
             let at = (before + piece.rows.start) as u32;
             places[queries.clone()].iter_mut().zip(at..).for_each(|(place, at)| *place = at);
-            let segment = CachedSegment::causal(queries.clone(), slot.own.list(), keys);
+            let segment = match piece.chunk.sight {
+                Sight::Before => CachedSegment::causal(queries.clone(), slot.own.list(), keys),
+                Sight::All => CachedSegment::full(queries.clone(), slot.own.list(), keys),
+            };
             segments.push(match window {
                 Some(window) => segment.with_window(window),
                 None => segment,
