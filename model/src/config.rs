@@ -9,7 +9,7 @@ mod preset;
 
 use crate::checkpoint;
 use crate::error::{Error, Result};
-use crate::position::{BucketRange, Rotary, SinusoidLayout, check_buckets};
+use crate::position::{BucketRange, Rotary, RotaryScaling, SinusoidLayout, check_buckets};
 use crate::sublayer::NormPlacement;
 pub(crate) use fields::{Fields, printable, read_file, regular_file};
 use headrow_kernels::Activation;
@@ -539,6 +539,22 @@ impl StackConfig {
                 side.saturating_mul(side).saturating_add(1)
             }
             Input::Spectrogram { frames, .. } => *frames,
+        }
+    }
+
+    /// The longest sequence that a session may ask for: beyond [`StackConfig::max_length`] where the rotary base then
+    /// grows.
+    pub(crate) fn longest_stretched(&self) -> usize {
+        let length = self.max_length();
+        match &self.relative {
+            &RelativePositions::Rotary(Rotary {
+                scaling: RotaryScaling::Dynamic { factor },
+                max_position,
+                ..
+            }) if length == max_position => {
+                ((length as f64 * factor) as usize).min(StackConfig::UNLIMITED).max(length)
+            }
+            _ => length,
         }
     }
 

@@ -1,8 +1,11 @@
 //! The same bits however a sequence is computed.
 
-use crate::random_models::{LONGEST, V, begin};
+use crate::random_models::{LONGEST, Seeded, V, begin};
 use crate::{Random, SOURCE, cuts, decoders, extend, fresh, options, session, tokens, width};
-use headrow::{Chunk, Cpu, LoadOptions, Output, Session};
+use headrow::{
+    Chunk, Cpu, LoadOptions, Output, RelativePositions, Rotary, RotaryScaling, Session,
+    SessionOptions,
+};
 
 #[test]
 fn a_prompt_has_the_same_bits_in_one_pass_in_pieces_and_token_by_token() {
@@ -136,4 +139,27 @@ fn sessions_of_several_threads_on_one_model_give_the_bits_of_one() {
             }
         });
     }
+}
+
+#[test]
+fn a_base_that_grows_with_the_length_is_the_sessions() {
+    let mut seeded = Seeded::decoder(0);
+    let stack = seeded.config.decoder.as_mut().unwrap();
+    let mut rotary = Rotary::new(100.0, stack.d_k.next_multiple_of(2), 50);
+    rotary.scaling = RotaryScaling::Dynamic { factor: 2.0 };
+    stack.relative = RelativePositions::Rotary(rotary);
+    let model = Seeded::new("dynamic", seeded.config, 0).model();
+    let make = |options: SessionOptions| Session::new(&model, &options).unwrap();
+    // As long as the training's texts, unless more is asked for: here up to twice as many.
+    assert_eq!(make(SessionOptions::default()).max_length(), 50);
+    let mut long = make(options());
+    assert_eq!(long.max_length(), 100);
+    let tokens = tokens(&mut Random(3), 100);
+    let expected = fresh(&mut long, &tokens, Output::AllLogits);
+    let mut narrow = make(options().with_max_tokens(7));
+    assert!(fresh(&mut narrow, &tokens, Output::AllLogits) == expected);
+    // The angles are those of the session, also for its short texts.
+    assert!(fresh(&mut long, &tokens[..40], Output::AllLogits) == expected[..40 * V]);
+    let mut short = make(options().with_max_length(50));
+    assert!(fresh(&mut short, &tokens[..40], Output::AllLogits) != expected[..40 * V]);
 }
