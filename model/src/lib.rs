@@ -27,6 +27,7 @@
 //! | §3.5 positions | `position.rs` |
 //! | §6.1 beam search and its kin | `generate.rs` |
 //! | not in the paper: images or spectrograms instead of words | `patches.rs`, `spectrogram.rs` |
+//! | not in the paper: texts instead of tokens | `text.rs`, `sentence.rs`, `tokenizer.rs` |
 //!
 //! What comes from outside is read in `config.rs`, `weights.rs`, `checkpoint.rs`, `tokenizer.rs` and checked
 //! there: damaged or hostile files end in an [`enum@Error`] that names the place, never in a panic.

@@ -16,7 +16,7 @@ use headrow::generate::{Beam, Callbacks, GenerationOptions};
 use headrow::{Chunk, Output, Session, SessionOptions, TextModel};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Stdio;
 use tiny::{Folder, Tiny, V};
 
@@ -479,7 +479,7 @@ fn recorded_prompts(folder: &Path, golden: &Value) -> usize {
 }
 
 /// The answers of beam searches with their scores, Σ ln p / L^α.
-fn recorded_sources(folder: &PathBuf, golden: &Value) -> usize {
+fn recorded_sources(folder: &Path, golden: &Value) -> usize {
     let cases = golden["cases"].as_array().unwrap();
     let source = |case: &Value| -> String {
         case["src"].as_array().unwrap().iter().map(|token| token.as_str().unwrap()).collect()

@@ -15,7 +15,7 @@ const SPECIAL: [&str; 3] = ["<blank>", "<s>", "</s>"];
 const LETTERS: &str = " abcdefghijklmnopqrstuvwxyz.,";
 
 /// A GPT-2 of two layers over letters.
-pub fn decoder() -> Result<TextModel> {
+pub(crate) fn decoder() -> Result<TextModel> {
     let vocabulary = SPECIAL.len() + LETTERS.len();
     let mut tensors = Tensors::new();
     tensors.add("wte.weight", &[vocabulary, D_MODEL]);
@@ -37,7 +37,7 @@ pub fn decoder() -> Result<TextModel> {
 }
 
 /// An encoder–decoder of one layer each over letters, in OpenNMT's form.
-pub fn translator() -> Result<TextModel> {
+pub(crate) fn translator() -> Result<TextModel> {
     let vocabulary = SPECIAL.len() + LETTERS.len();
     let mut tensors = Tensors::new();
     for (side, attentions) in
@@ -128,7 +128,7 @@ impl Tensors {
 }
 
 /// The folder that is the first argument, or else `tiny`.
-pub fn model(tiny: fn() -> Result<TextModel>) -> Result<TextModel> {
+pub(crate) fn model(tiny: fn() -> Result<TextModel>) -> Result<TextModel> {
     match std::env::args().nth(1) {
         Some(folder) => TextModel::from_dir(folder),
         None => tiny(),
