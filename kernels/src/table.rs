@@ -50,8 +50,19 @@ pub(crate) struct TileArgs {
     pub(crate) c: *mut f32,
     pub(crate) ldc: usize,
     pub(crate) accumulate: bool,
-    /// A hint: B comes from beyond the second-level cache, so it pays to ask for the next panels in advance.
-    pub(crate) far: bool,
+    /// A hint: when B comes from beyond the second-level cache, it pays to ask for the next panels in advance.
+    pub(crate) from: Distance,
+}
+
+/// Where an operand is likely to lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Distance {
+    /// In the second-level cache, or nearer.
+    Near,
+    /// Beyond it.
+    Far,
+    /// In main memory.
+    Memory,
 }
 
 /// Packs rows as the columns of one panel: Bᵀ as the kernel wants B.

@@ -375,12 +375,19 @@ fn with_epilogue(cpu: Cpu, mut c: Vec<f32>, n: usize, epilogue: &Epilogue<'_>) -
 
 #[test]
 fn products_of_the_size_of_a_layer_are_the_same_chains() {
-    // Weights beyond the second-level cache are asked for ahead of their use, and an epilogue comes
-    // back to its block strip by strip: neither happens in small products.
+    // Weights beyond the second-level cache are asked for ahead of their use, few rows go down the panels of still
+    // larger ones in turns, and an epilogue comes back to its block strip by strip: nothing of it happens in small products.
     let mut rng = Random::new(31);
     let mut team = Team::new(3);
-    let shapes = [(7, 700, 300), (97, 600, 300), (130, 330, 40)];
-    for &(m, n, k) in &shapes[..unless_emulated(3, 1)] {
+    let shapes = [
+        (7, 700, 300),
+        (97, 600, 300),
+        (130, 330, 40),
+        (3, 1100, 520),
+        (6, 1111, 512),
+        (4, 21, 70000),
+    ];
+    for &(m, n, k) in &shapes[..unless_emulated(6, 1)] {
         let (a, b, bias) = (rng.vec(m * k), rng.vec(k * n), rng.vec(n));
         let (a, b) = (Mat::new(&a, m, k), Mat::new(&b, k, n));
         let residual = Guarded::random(m, n, n + 1, 1, &mut rng);

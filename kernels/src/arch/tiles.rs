@@ -1,6 +1,6 @@
 //! How a block of a product falls into register tiles: the same walk for every instruction set.
 
-use crate::table::TileArgs;
+use crate::table::{Distance, TileArgs};
 
 /// The tiles of one instruction set, as the walk needs to know them.
 pub(crate) struct Shape {
@@ -11,6 +11,9 @@ pub(crate) struct Shape {
     /// Panels that a tile of r rows takes at once, at `[r - 1]`: few rows need several so that enough
     /// independent chains are in flight to hide the latency of a fused multiply-add.
     pub(crate) panels: &'static [usize],
+    /// Rows of a B in main memory that a tile takes of one panel before it turns to the next ones of a group; 0 when
+    /// it takes whole panels.
+    pub(crate) turn: usize,
 }
 
 /// What a tile asks for in advance while it works: the rows of B that come next.
@@ -23,22 +26,25 @@ pub(crate) struct Ahead {
     next: *const f32,
     /// Steps of the depth from one asking to the next.
     pub(crate) steps: usize,
-    /// Rows to ask for each time; a row of a panel is a cache line, or a few.
+    /// Rows of each panel to ask for each time; a row of a panel is a cache line, or a few.
     rows: usize,
     ldb: usize,
+    /// Panels to ask for.
+    panels: usize,
+    panel: usize,
     /// Rows of each tile of the run.
     pub(crate) tile: usize,
 }
 
-/// Below this many rows nothing is asked for in advance.
+/// Below this many rows nothing is asked for in advance, unless panels take turns.
 const FEW: usize = 5;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 impl Ahead {
-    /// For `tiles` tiles above each other; `next` is still to be set.
+    /// For `tiles` tiles above each other that go down whole panels; `next` is still to be set.
     #[inline(always)]
     fn new(block: &TileArgs, tiles: usize) -> Ahead {
         // With few rows the kernel waits for B all the time, and asking only lengthens the queue.
-        let far = block.far && block.m >= FEW;
+        let far = block.from != Distance::Near && block.m >= FEW;
         // Eight lines at a time at most, or near loads wait behind them.
         let (steps, rows) = match tiles {
             _ if !far => (usize::MAX, 0),
@@ -46,14 +52,25 @@ impl Ahead {
             2 => (16, 8),
             _ => (32, 32usize.div_ceil(tiles)),
         };
-        Ahead { next: block.b, steps, rows, ldb: block.ldb, tile: 0 }
+        let &TileArgs { b: next, ldb, panel, .. } = block;
+        Ahead { next, steps, rows, ldb, panels: 1, panel, tile: 0 }
     }
 
-    /// Calls `prefetch` for the rows that are due, `panel` values further on.
+    /// For a single tile that asks for rows of `panels` panels from `next` on, half of them with each half of a group.
     #[inline(always)]
-    pub(crate) fn ask(&self, panel: usize, prefetch: impl Fn(*const u8)) {
-        for row in 0..self.rows {
-            prefetch(self.next.wrapping_add(panel + row * self.ldb).cast());
+    fn in_turns(block: &TileArgs, next: *const f32, panels: usize) -> Ahead {
+        let &TileArgs { m: tile, ldb, panel, .. } = block;
+        Ahead { next, steps: 8, rows: 4, ldb, panels, panel, tile }
+    }
+
+    /// Calls `prefetch` for the rows that are due.
+    #[inline(always)]
+    pub(crate) fn ask(&self, prefetch: impl Fn(*const u8)) {
+        for panel in 0..self.panels {
+            for row in 0..self.rows {
+                let at = panel * self.panel + row * self.ldb;
+                prefetch(self.next.wrapping_add(at).cast());
+            }
         }
     }
 
@@ -61,6 +78,12 @@ impl Ahead {
     #[inline(always)]
     pub(crate) fn advance(&mut self) {
         self.next = self.next.wrapping_add(self.rows * self.ldb);
+    }
+
+    /// How far [`Ahead::advance`] gets within a tile of `depth`.
+    #[inline(always)]
+    fn asked(&self, depth: usize) -> usize {
+        depth.div_ceil(self.steps) * self.rows * self.ldb
     }
 }
 
@@ -73,14 +96,17 @@ impl Shape {
     /// wait for its own results. A group of panels meets all rows before the next group is begun.
     #[inline(always)]
     pub(crate) fn walk(&self, block: TileArgs, mut run: impl FnMut(usize, &TileArgs, Ahead)) {
-        let Shape { mr, nr, panels } = *self;
+        let Shape { mr, nr, panels, turn } = *self;
         let tiles = block.m.div_ceil(mr);
+        if turn > 0 && block.from == Distance::Memory && (3..=mr).contains(&block.m) {
+            return self.take_turns(block, run);
+        }
         let (rows, longer) = (block.m / tiles, block.m % tiles);
         // The smallest tile decides how many panels go together.
         let group = panels[rows - 1];
         let asking = Ahead::new(&block, tiles);
         // What a tile moves on by in asking.
-        let asked = block.k.div_ceil(asking.steps) * asking.rows * block.ldb;
+        let asked = asking.asked(block.k);
         let mut first = 0;
         while first < block.n {
             let columns = (block.n - first).min(group * nr);
@@ -96,7 +122,10 @@ impl Shape {
                 if count > 0 {
                     args.m = count * rows;
                     ahead.tile = rows;
-                    across(nr, panels[rows - 1], columns, args, ahead, &mut run);
+                    across(nr, panels[rows - 1], columns, args, |panels, first, args| {
+                        let next = ahead.next.wrapping_add(first * block.panel);
+                        run(panels, args, Ahead { next, panels, ..ahead });
+                    });
                     ahead.next = ahead.next.wrapping_add(count * asked);
                     args.a = args.a.wrapping_add(args.m * args.lda);
                     args.c = args.c.wrapping_add(args.m * args.ldc);
@@ -105,26 +134,63 @@ impl Shape {
             first += columns;
         }
     }
+
+    /// [`Shape::walk`] for a single tile of more rows than two, whose panels lie in main memory. Several streams come from there
+    /// faster than one: the tile takes some rows of each panel of a group in turns, and asks for the rows that come next in
+    /// all of them. Its sums are stored and loaded again between, which rounds nothing.
+    #[inline(always)]
+    fn take_turns(&self, block: TileArgs, mut run: impl FnMut(usize, &TileArgs, Ahead)) {
+        let Shape { nr, panels, turn, .. } = *self;
+        let at_once = panels[block.m - 1];
+        let group = 2 * at_once;
+        let mut first = 0;
+        while first < block.n {
+            let columns = (block.n - first).min(group * nr);
+            let b = block.b.wrapping_add(first / nr * block.panel);
+            for p in (0..block.k).step_by(turn) {
+                let depth = turn.min(block.k - p);
+                let args = TileArgs {
+                    k: depth,
+                    a: block.a.wrapping_add(p),
+                    b: b.wrapping_add(p * block.ldb),
+                    c: block.c.wrapping_add(first),
+                    accumulate: block.accumulate || p > 0,
+                    ..block
+                };
+                // Further down, or the next group.
+                let (next, left) = match p + depth < block.k {
+                    true => (args.b.wrapping_add(depth * block.ldb), columns),
+                    false => (b.wrapping_add(group * block.panel), block.n - first - columns),
+                };
+                let mut ahead = Ahead::in_turns(&block, next, left.div_ceil(nr).min(group));
+                across(nr, at_once, columns, args, |panels, _, args| {
+                    run(panels, args, ahead);
+                    ahead.next = ahead.next.wrapping_add(ahead.asked(depth));
+                });
+            }
+            first += columns;
+        }
+    }
 }
 
-/// One run over `columns` columns: `at_once` panels while there are as many, then single ones.
+/// Calls `run(panels, first, args)` over `columns` columns: `at_once` panels while there are as many, then single ones;
+/// `first` is the first panel's number.
 #[inline(always)]
 fn across(
     nr: usize,
     at_once: usize,
     columns: usize,
     mut args: TileArgs,
-    mut ahead: Ahead,
-    run: &mut impl FnMut(usize, &TileArgs, Ahead),
+    mut run: impl FnMut(usize, usize, &TileArgs),
 ) {
-    let mut left = columns;
-    while left > 0 {
+    let mut done = 0;
+    while done * nr < columns {
+        let left = columns - done * nr;
         let panels = if left >= at_once * nr { at_once } else { 1 };
         args.n = left.min(panels * nr);
-        run(panels, &args, ahead);
-        ahead.next = ahead.next.wrapping_add(panels * args.panel);
+        run(panels, done, &args);
         args.b = args.b.wrapping_add(panels * args.panel);
         args.c = args.c.wrapping_add(panels * nr);
-        left -= args.n;
+        done += panels;
     }
 }

@@ -11,7 +11,7 @@ use super::{AttentionShape, Mask, Source};
 use crate::cpu::Cpu;
 use crate::par::Cancel;
 use crate::rows::softmax::{Scores, cap_scores, exp_scores};
-use crate::table::{Tile, TileArgs};
+use crate::table::{Distance, Tile, TileArgs};
 use crate::view::Mat;
 use std::ops::Range;
 
@@ -252,7 +252,7 @@ impl Call<'_> {
                     c: scores.add(part.start * ld + keys.start - base),
                     ldc: ld,
                     accumulate: false,
-                    far: false,
+                    from: Distance::Near,
                 });
             }
         }
@@ -358,7 +358,7 @@ impl Call<'_> {
                         c: out.add(part.start * ldc),
                         ldc,
                         accumulate,
-                        far: false,
+                        from: Distance::Near,
                     });
                 }
             }

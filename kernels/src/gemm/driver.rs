@@ -5,13 +5,15 @@ use super::{Blocking, Epilogue, Left, LeftKind, Right, RightKind, Write};
 use crate::cpu::Cpu;
 use crate::par::Par;
 use crate::scratch::{Need, Stack};
-use crate::table::TileArgs;
+use crate::table::{Distance, TileArgs};
 use crate::view::{Mat, MatMut};
 use std::ops::Range;
 
 /// A larger B (in values) is taken to come from beyond the second-level cache: a little more than a usual one
 /// holds, since most of what was used last is still there.
 const FAR: usize = (640 << 10) / size_of::<f32>();
+/// A B of which so many would fill the last cache is taken to come from main memory: it is one of a model's many.
+const LAYERS: usize = 16;
 /// Bytes of C that are finished while they are still near.
 const STRIP: usize = 96 << 10;
 
@@ -50,7 +52,7 @@ struct Product<'a> {
     b: Columns,
     c: Out,
     accumulate: bool,
-    far: bool,
+    from: Distance,
     epilogue: &'a Epilogue<'a>,
 }
 
@@ -89,7 +91,7 @@ pub(super) fn run(
         b: Columns { base: std::ptr::null(), ldb: 0, panel: 0 },
         c: Out { ldc: c.stride(), base: c.as_mut_ptr() },
         accumulate: write == Write::Accumulate,
-        far: n.saturating_mul(k) > FAR,
+        from: distance(cpu, n.saturating_mul(k)),
         epilogue,
     };
     match b {
@@ -125,6 +127,16 @@ pub(super) fn run(
                 Product { b, first, n, ..product }.share_out(par, &mut stack);
             }
         }
+    }
+}
+
+/// Where a B of so many values is likely to lie.
+fn distance(cpu: Cpu, values: usize) -> Distance {
+    let memory = cpu.caches().l3 / LAYERS / size_of::<f32>();
+    match values {
+        _ if values <= FAR => Distance::Near,
+        _ if values <= memory => Distance::Far,
+        _ => Distance::Memory,
     }
 }
 
@@ -235,7 +247,7 @@ impl Product<'_> {
                         c: unsafe { self.c.base.add(i * self.c.ldc + self.first + j) },
                         ldc: self.c.ldc,
                         accumulate: self.accumulate || p > 0,
-                        far: self.far,
+                        from: self.from,
                     };
                     // SAFETY: the blocks of A, B and C lie inside their matrices; C is borrowed mutably,
                     // so it overlaps neither, and no other worker has this chunk; `Cpu` proves the

@@ -15,7 +15,7 @@ pub(crate) const NR: usize = 8;
 /// Rows of the largest tile.
 pub(crate) const MR: usize = 8;
 
-const SHAPE: Shape = Shape { mr: MR, nr: NR, panels: &[4, 4, 2, 2, 1, 1, 1, 1] };
+const SHAPE: Shape = Shape { mr: MR, nr: NR, panels: &[4, 4, 2, 2, 1, 1, 1, 1], turn: 0 };
 
 /// See [`Tile`](crate::table::Tile).
 ///

@@ -16,7 +16,7 @@ pub(crate) const NR: usize = 16;
 /// Rows of the largest tile.
 pub(crate) const MR: usize = 6;
 
-const SHAPE: Shape = Shape { mr: MR, nr: NR, panels: &[4, 2, 1, 1, 1, 1] };
+const SHAPE: Shape = Shape { mr: MR, nr: NR, panels: &[4, 2, 1, 1, 1, 1], turn: 256 };
 
 /// See [`Tile`](crate::table::Tile).
 ///
@@ -115,9 +115,7 @@ unsafe fn tile<const M: usize, const V: usize>(t: &TileArgs, mut ahead: Ahead) {
             let (mut b, mut p) = (b, 0);
             while p < k {
                 // Not within the steps: the compiler would load their operands in advance and spill sums.
-                for v in (0..V).step_by(2) {
-                    ahead.ask(v / 2 * panel, prefetch);
-                }
+                ahead.ask(prefetch);
                 ahead.advance();
                 let end = k.min(p.saturating_add(ahead.steps));
                 while p + 4 <= end {

@@ -17,7 +17,7 @@ pub(crate) const NR: usize = 64;
 pub(crate) const MR: usize = 6;
 
 /// One row has four chains in a panel; the latency of 4 cycles on 2 units asks for 8.
-const SHAPE: Shape = Shape { mr: MR, nr: NR, panels: &[2, 1, 1, 1, 1, 1] };
+const SHAPE: Shape = Shape { mr: MR, nr: NR, panels: &[2, 1, 1, 1, 1, 1], turn: 0 };
 
 /// See [`Tile`](crate::table::Tile).
 ///
@@ -110,11 +110,7 @@ unsafe fn tile<const M: usize, const V: usize>(t: &TileArgs, mut ahead: Ahead) {
             };
             let (mut b, mut p) = (b, 0);
             while p < k {
-                for v in (0..V).step_by(4) {
-                    ahead.ask(v / 4 * panel, |row| {
-                        (0..4).for_each(|v| prefetch(row.wrapping_add(64 * v)))
-                    });
-                }
+                ahead.ask(|row| (0..4).for_each(|v| prefetch(row.wrapping_add(64 * v))));
                 ahead.advance();
                 let end = k.min(p.saturating_add(ahead.steps));
                 while p + 2 <= end {
