@@ -91,7 +91,8 @@ impl Session {
         visit.session.generate_each(sequences.len(), options, hooks, begin)
     }
 
-    /// Runs `count` requests, each begun when there is room for it. After an error or a panic, sequences are left.
+    /// Runs `count` requests, each begun when there is room for it; the prompts of those that begin together are read in one
+    /// call. After an error or a panic, sequences are left.
     fn generate_each<'p>(
         &mut self,
         count: usize,
@@ -100,20 +101,28 @@ impl Session {
         mut begin: impl FnMut(&mut Session, usize) -> Result<(Sequence, &'p [u32])>,
     ) -> Result<Vec<Generated>> {
         let mut generator = self.generator()?;
-        let mut logits = vec![0.0; generator.limits().vocabulary];
+        let vocabulary = generator.limits().vocabulary;
+        let mut logits = Vec::new();
         // The generator counts its requests from 0, as they are counted here.
         let mut results: Vec<Option<Generated>> = (0..count).map(|_| None).collect();
         let mut next = 0;
         loop {
             let busy = generator.running() > 0;
             let room = generator.limits().rows.saturating_sub(generator.reserved());
-            if next < count && (!busy || room >= options.rows()) {
-                let (sequence, prompt) = begin(self, next)?;
-                let chunk = [Chunk::new(sequence, prompt)];
-                let fed = self.extend(&chunk, Output::LastLogits, &mut logits);
+            // Without any running, one that has no room says so.
+            let some = (room / options.rows().max(1)).max(usize::from(!busy)).min(count - next);
+            if some > 0 {
+                let begun: Vec<_> =
+                    (next..next + some).map(|index| begin(self, index)).collect::<Result<_>>()?;
+                let chunk = |&(sequence, prompt): &_| Chunk::new(sequence, prompt);
+                let chunks: Vec<_> = begun.iter().map(chunk).collect();
+                logits.resize(some * vocabulary, 0.0);
+                let fed = self.extend(&chunks, Output::LastLogits, &mut logits);
                 fed.map_err(|error| error.counted_from(next))?;
-                generator.add(self, Prompt::new(sequence, prompt, &logits), options, hooks)?;
-                next += 1;
+                for (&(sequence, prompt), logits) in begun.iter().zip(logits.chunks(vocabulary)) {
+                    generator.add(self, Prompt::new(sequence, prompt, logits), options, hooks)?;
+                }
+                next += some;
             } else if busy {
                 generator.step(self, hooks)?;
             } else {
