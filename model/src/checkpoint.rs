@@ -4,8 +4,10 @@
 //! which tensor is which part of a [`Transformer`]. The layers themselves know no family.
 
 mod layers;
+mod names;
 mod parts;
 mod reader;
+mod tables;
 
 mod bart;
 mod bert;

@@ -3,12 +3,10 @@
 //! The families differ in where they normalise, in what stands for positions, and in a few options; [`Form`] has what
 //! their configs leave unsaid. OpenNMT and Whisper use the same names of layers, and build with what is here.
 
-use super::layers::{LayerNames, output, projections};
+use super::names::{CrossNames, LM_HEAD, LayerNames, StackNames, without};
 use super::{Family, Reader, Reading};
 use crate::config::{Config, Fields, Input, Positions, StackConfig, TokenInput};
-use crate::decoder::{Decoder, DecoderLayer};
-use crate::embedding::{Embedding, ReadOut, Words};
-use crate::encoder::{Encoder, EncoderLayer};
+use crate::embedding::ReadOut;
 use crate::error::Result;
 use crate::head::Heads;
 use crate::position::SinusoidLayout;
@@ -16,20 +14,40 @@ use crate::sublayer::NormPlacement;
 use crate::transformer::{Entrance, Transformer};
 use std::sync::Arc;
 
-/// Parts of a layer of either stack.
-const LAYER: LayerNames = LayerNames {
+/// A layer that attends to itself alone.
+pub(super) const ENCODER_LAYER: LayerNames = LayerNames {
     qkv: ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
     attention_output: "self_attn.out_proj",
     attention_norm: "self_attn_layer_norm",
+    cross: None,
     inner: "fc1",
+    gated: None,
     outer: "fc2",
     feed_forward_norm: "final_layer_norm",
 };
 
+pub(super) const DECODER_LAYER: LayerNames = LayerNames {
+    cross: Some(CrossNames {
+        qkv: ["encoder_attn.q_proj", "encoder_attn.k_proj", "encoder_attn.v_proj"],
+        output: "encoder_attn.out_proj",
+        norm: "encoder_attn_layer_norm",
+    }),
+    ..ENCODER_LAYER
+};
+
+pub(super) const ENCODER: StackNames = StackNames {
+    prefix: "encoder.",
+    positions: Some("embed_positions"),
+    input_norm: Some("layernorm_embedding"),
+    final_norm: Some("layer_norm"),
+    ..StackNames::PLAIN
+};
+
+pub(super) const DECODER: StackNames = StackNames { prefix: "decoder.", ..ENCODER };
+
 const SHARED: &str = "shared.weight";
 pub(super) const ENCODER_WORDS: &str = "encoder.embed_tokens.weight";
 pub(super) const DECODER_WORDS: &str = "decoder.embed_tokens.weight";
-const READ_OUT: &str = "lm_head.weight";
 const READ_OUT_BIAS: &str = "final_logits_bias";
 
 pub(super) const BART: Reading = Reading {
@@ -38,7 +56,7 @@ pub(super) const BART: Reading = Reading {
     words: &["bart"],
     config,
     field,
-    canonical: |name| name.strip_prefix("model.").unwrap_or(name).to_owned(),
+    canonical: |name| without("model.", name),
     build,
     harmless,
 };
@@ -213,7 +231,7 @@ fn harmless(config: &Config, name: &str) -> bool {
     };
     let sinusoids = matches!(part, "embed_positions.weight" | "embed_positions.weights");
     match name {
-        READ_OUT => config.read_out.tied,
+        LM_HEAD => config.read_out.tied,
         ENCODER_WORDS | DECODER_WORDS => config.shared_words,
         SHARED => true,
         _ => sinusoids && !config.last_stack().is_some_and(learned),
@@ -227,7 +245,7 @@ fn word_names(config: &Config, reader: &Reader<'_>) -> [&'static str; 2] {
         names.iter().copied().find(|name| reader.has(name)).unwrap_or(names[0])
     };
     match config.shared_words {
-        true => [first(&[SHARED, ENCODER_WORDS, DECODER_WORDS, READ_OUT]); 2],
+        true => [first(&[SHARED, ENCODER_WORDS, DECODER_WORDS, LM_HEAD]); 2],
         false => [first(&[ENCODER_WORDS, SHARED]), first(&[DECODER_WORDS, SHARED])],
     }
 }
@@ -258,71 +276,17 @@ pub(super) fn build_with(
         true => Arc::clone(&words),
         false => reader.words(source, read.vocabulary, read.width, false)?,
     };
-    let entrance = embedding(reader, encoder, source_words, "encoder")?;
-    let encoder = encoder_stack(config, encoder, reader)?;
+    let entrance =
+        Entrance::Embedding(reader.embedding(config, encoder, source_words, &ENCODER)?);
+    let encoder = reader.encoder(config, &ENCODER, |layer| layer.parts(&ENCODER_LAYER))?;
     let tied = tied.then(|| Arc::clone(&words));
-    let entrance_of_decoder = embedding(reader, decoder, words, "decoder")?;
-    let read_out = reader.read_out(tied.as_ref(), READ_OUT, written.vocabulary, written.width)?;
+    let written_words = reader.embedding(config, decoder, words, &DECODER)?;
+    let read_out = reader.read_out(tied.as_ref(), LM_HEAD, written.vocabulary, written.width)?;
+    let decoder = reader.decoder(config, &DECODER, |layer| layer.parts(&DECODER_LAYER))?;
     Ok(Transformer {
-        encoder: Some((Entrance::Embedding(entrance), encoder)),
-        decoder: Some((
-            Entrance::Embedding(entrance_of_decoder),
-            decoder_stack(config, decoder, reader)?,
-        )),
+        encoder: Some((entrance, encoder)),
+        decoder: Some((Entrance::Embedding(written_words), decoder)),
         read_out: Some(read_out),
         heads: Heads::default(),
     })
-}
-
-/// What turns the tokens of one side into vectors.
-pub(super) fn embedding(
-    reader: &mut Reader<'_>,
-    stack: &StackConfig,
-    words: Arc<Words>,
-    side: &str,
-) -> Result<Embedding> {
-    let tokens = stack.token_input()?;
-    let positions = reader.positions(tokens, tokens.width, &format!("{side}.embed_positions"))?;
-    let norm = match tokens.norm {
-        true => {
-            Some(reader.stack_norm(stack, tokens.width, &format!("{side}.layernorm_embedding"))?)
-        }
-        false => None,
-    };
-    Ok(Embedding { positions, norm, ..Embedding::plain(words, tokens) })
-}
-
-pub(super) fn encoder_stack(
-    config: &Config,
-    stack: &StackConfig,
-    reader: &mut Reader<'_>,
-) -> Result<Encoder> {
-    let layers = (0..reader.layers("encoder.layers.", stack.layers))
-        .map(|layer| {
-            let prefix = format!("encoder.layers.{layer}.");
-            reader.encoder_layer(stack, config.d_model, layer, &prefix, &LAYER)
-        })
-        .collect::<Result<Vec<EncoderLayer>>>()?;
-    let final_norm = reader.final_norm(stack, config.d_model, "encoder.layer_norm")?;
-    Ok(Encoder { depth: stack.layers, layers, final_norm, buckets: Vec::new() })
-}
-
-pub(super) fn decoder_stack(
-    config: &Config,
-    stack: &StackConfig,
-    reader: &mut Reader<'_>,
-) -> Result<Decoder> {
-    let d = config.d_model;
-    let layers = (0..reader.layers("decoder.layers.", stack.layers)).map(|layer| {
-        let prefix = format!("decoder.layers.{layer}.");
-        let name = |part: &str| format!("{prefix}encoder_attn.{part}");
-        let maps = projections(stack, d, ["q_proj", "k_proj", "v_proj"].map(name));
-        let output = output(stack, d, &name("out_proj"));
-        let attention = reader.cross_attention(stack, layer, maps, output)?;
-        let norm = reader.stack_norm(stack, d, &format!("{prefix}encoder_attn_layer_norm"))?;
-        reader.decoder_layer(stack, d, layer, &prefix, &LAYER, Some((attention, norm)))
-    });
-    let layers = layers.collect::<Result<Vec<DecoderLayer>>>()?;
-    let final_norm = reader.final_norm(stack, d, "decoder.layer_norm")?;
-    Ok(Decoder { layers, final_norm, buckets: Vec::new() })
 }

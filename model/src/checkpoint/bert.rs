@@ -3,11 +3,10 @@
 //! The families differ in names and options only; [`Names`] holds the names, and the same code builds the
 //! same layers for all of them.
 
-use super::layers::{LayerNames, usual_field};
+use super::names::{LayerNames, StackNames, sized, usual_field};
 use super::{Family, Part, Reader, Reading};
 use crate::config::{Config, Fields, Input, Positions, StackConfig, TokenInput};
 use crate::embedding::{Embedding, Projection, ReadOut};
-use crate::encoder::{Encoder, EncoderLayer};
 use crate::error::Result;
 use crate::head::{Before, Classifier, Heads, MaskedLm, Squash};
 use crate::transformer::{Entrance, Transformer};
@@ -17,8 +16,8 @@ use headrow_kernels::Activation;
 struct Names {
     /// Before the names of the encoder, unless the folder was saved without a head.
     prefix: &'static str,
-    layer: &'static str,
-    in_layer: LayerNames,
+    stack: StackNames,
+    layer: LayerNames,
     /// The map from narrow embeddings to d_model.
     projection: Option<&'static str>,
     pooler: &'static str,
@@ -37,9 +36,6 @@ struct Names {
 }
 
 const WORDS: &str = "embeddings.word_embeddings.weight";
-const POSITIONS: &str = "embeddings.position_embeddings";
-const TYPES: &str = "embeddings.token_type_embeddings.weight";
-const EMBEDDING_NORM: &str = "embeddings.LayerNorm";
 
 const HARMLESS: &[&str] = &[
     "embeddings.position_ids",
@@ -50,12 +46,20 @@ const HARMLESS: &[&str] = &[
 
 const BERT_NAMES: Names = Names {
     prefix: "bert.",
-    layer: "encoder.layer.",
-    in_layer: LayerNames {
+    stack: StackNames {
+        layers: "encoder.layer.",
+        positions: Some("embeddings.position_embeddings"),
+        types: Some("embeddings.token_type_embeddings"),
+        input_norm: Some("embeddings.LayerNorm"),
+        ..StackNames::PLAIN
+    },
+    layer: LayerNames {
         qkv: ["attention.self.query", "attention.self.key", "attention.self.value"],
         attention_output: "attention.output.dense",
         attention_norm: "attention.output.LayerNorm",
+        cross: None,
         inner: "intermediate.dense",
+        gated: None,
         outer: "output.dense",
         feed_forward_norm: "output.LayerNorm",
     },
@@ -84,12 +88,14 @@ const ROBERTA_NAMES: Names = Names {
 
 const DISTILBERT_NAMES: Names = Names {
     prefix: "distilbert.",
-    layer: "transformer.layer.",
-    in_layer: LayerNames {
+    stack: StackNames { layers: "transformer.layer.", ..BERT_NAMES.stack },
+    layer: LayerNames {
         qkv: ["attention.q_lin", "attention.k_lin", "attention.v_lin"],
         attention_output: "attention.out_lin",
         attention_norm: "sa_layer_norm",
+        cross: None,
         inner: "ffn.lin1",
+        gated: None,
         outer: "ffn.lin2",
         feed_forward_norm: "output_layer_norm",
     },
@@ -104,8 +110,8 @@ const DISTILBERT_NAMES: Names = Names {
 const ALBERT_NAMES: Names = Names {
     prefix: "albert.",
     // A group of layers that share their weights is one of ours.
-    layer: "encoder.albert_layer_groups.",
-    in_layer: LayerNames {
+    stack: StackNames { layers: "encoder.albert_layer_groups.", ..BERT_NAMES.stack },
+    layer: LayerNames {
         qkv: [
             "albert_layers.0.attention.query",
             "albert_layers.0.attention.key",
@@ -113,7 +119,9 @@ const ALBERT_NAMES: Names = Names {
         ],
         attention_output: "albert_layers.0.attention.dense",
         attention_norm: "albert_layers.0.attention.LayerNorm",
+        cross: None,
         inner: "albert_layers.0.ffn",
+        gated: None,
         outer: "albert_layers.0.ffn_output",
         feed_forward_norm: "albert_layers.0.full_layer_layer_norm",
     },
@@ -242,13 +250,7 @@ fn bert_config(fields: &Fields<'_>, family: Family) -> Result<Config> {
         activation,
         activation_word,
         epsilon: fields.number("layer_norm_eps", 1e-12)? as f32,
-        ..StackConfig::paper(
-            Input::Tokens(tokens),
-            fields.size("num_hidden_layers", None)?,
-            d_model,
-            fields.size("num_attention_heads", None)?,
-            fields.size("intermediate_size", None)?,
-        )
+        ..sized(fields, usual_field, Input::Tokens(tokens), d_model)?
     });
     config.read_out.tied = fields.flag("tie_word_embeddings", true)?;
     Ok(config)
@@ -290,13 +292,7 @@ fn distilbert_config(fields: &Fields<'_>, family: Family) -> Result<Config> {
         activation_word,
         // The family has no field for it.
         epsilon: 1e-12,
-        ..StackConfig::paper(
-            Input::Tokens(tokens),
-            fields.size("n_layers", None)?,
-            d_model,
-            fields.size("n_heads", None)?,
-            fields.size("hidden_dim", None)?,
-        )
+        ..sized(fields, distilbert_field, Input::Tokens(tokens), d_model)?
     });
     config.read_out.tied = fields.flag("tie_word_embeddings", true)?;
     Ok(config)
@@ -329,15 +325,9 @@ fn harmless(config: &Config, name: &str) -> bool {
 fn build(config: &Config, reader: &mut Reader<'_>) -> Result<Transformer> {
     let names = Names::of(config.family);
     let found = find_heads(config, names, reader);
-    let stack = config.encoder()?;
-    let embedding = embedding(config, found, reader)?;
-    let layers = (0..reader.layers(names.layer, stack.distinct_layers)).map(|layer| {
-        let prefix = format!("{}{layer}.", names.layer);
-        reader.encoder_layer(stack, config.d_model, layer, &prefix, &names.in_layer)
-    });
-    let layers = layers.collect::<Result<Vec<EncoderLayer>>>()?;
+    let embedding = embedding(config, names, found, reader)?;
+    let encoder = reader.encoder(config, &names.stack, |layer| layer.parts(&names.layer))?;
     let heads = heads(config, names, found, &embedding, reader)?;
-    let encoder = Encoder { depth: stack.layers, layers, final_norm: None, buckets: Vec::new() };
     Ok(Transformer::encoder_only(Entrance::Embedding(embedding), encoder, heads))
 }
 
@@ -362,27 +352,22 @@ fn find_heads(config: &Config, names: &Names, reader: &Reader<'_>) -> Found {
     found
 }
 
-fn embedding(config: &Config, found: Found, reader: &mut Reader<'_>) -> Result<Embedding> {
+fn embedding(
+    config: &Config,
+    names: &Names,
+    found: Found,
+    reader: &mut Reader<'_>,
+) -> Result<Embedding> {
     let stack = config.encoder()?;
-    let tokens = stack.token_input()?;
-    let packed = found.mlm && config.read_out.tied;
-    let width = tokens.width;
-    let projection = match Names::of(config.family).projection {
+    let &TokenInput { vocabulary, width, .. } = stack.token_input()?;
+    let projection = match names.projection {
         Some(name) => Some(reader.linear(&[Part::new(name, config.d_model, width)])?),
         None => None,
     };
-    Ok(Embedding {
-        width,
-        words: reader.words(WORDS, tokens.vocabulary, width, packed)?,
-        scale: tokens.scale,
-        positions: reader.positions(tokens, config.d_model, POSITIONS)?,
-        types: match tokens.token_types {
-            0 => Vec::new(),
-            types => reader.tensor(TYPES, &[types, width])?,
-        },
-        norm: Some(reader.stack_norm(stack, width, EMBEDDING_NORM)?),
-        projection: projection.map(Projection::Sum),
-    })
+    let packed = found.mlm && config.read_out.tied;
+    let words = reader.words(WORDS, vocabulary, width, packed)?;
+    let plain = reader.embedding(config, stack, words, &names.stack)?;
+    Ok(Embedding { projection: projection.map(Projection::Sum), ..plain })
 }
 
 fn heads(

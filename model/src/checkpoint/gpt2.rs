@@ -1,10 +1,9 @@
 //! GPT-2 folders. Its linear maps are stored inputs first, queries, keys and values in one.
 
-use super::layers::{output, qkv_width, usual_field};
-use super::{Family, Part, Reader, Reading};
+use super::names::{DecoderNames, LM_HEAD, StackNames, usual_field, without};
+use super::parts::LayerParts;
+use super::{Family, Reader, Reading};
 use crate::config::{Config, Fields, Input, Positions, ScoreScale, StackConfig, TokenInput};
-use crate::decoder::{Decoder, DecoderLayer};
-use crate::embedding::Embedding;
 use crate::error::Result;
 use crate::sublayer::NormPlacement;
 use crate::transformer::Transformer;
@@ -15,9 +14,21 @@ pub(super) const GPT2: Reading = Reading {
     words: &["gpt2"],
     config,
     field,
-    canonical: |name| name.strip_prefix("transformer.").unwrap_or(name).to_owned(),
+    canonical: |name| without("transformer.", name),
     build,
     harmless,
+};
+
+const NAMES: DecoderNames = DecoderNames {
+    words: "wte.weight",
+    stack: StackNames {
+        positions: Some("wpe"),
+        layers: "h.",
+        final_norm: Some("ln_f"),
+        ..StackNames::PLAIN
+    },
+    narrowing: None,
+    read_out: LM_HEAD,
 };
 
 fn config(fields: &Fields<'_>, family: Family) -> Result<Config> {
@@ -70,37 +81,17 @@ fn field(field: &'static str) -> &'static str {
 /// Masks that older versions saved, and a tied read-out saved twice.
 fn harmless(config: &Config, name: &str) -> bool {
     let mask = name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
-    mask || (config.read_out.tied && name == "lm_head.weight")
+    mask || (config.read_out.tied && name == LM_HEAD)
 }
 
 fn build(config: &Config, reader: &mut Reader<'_>) -> Result<Transformer> {
-    let stack = config.decoder()?;
-    let tokens = stack.token_input()?;
-    let (d, d_ff, tied) = (config.d_model, stack.d_ff, config.read_out.tied);
-    let words = reader.words("wte.weight", tokens.vocabulary, d, tied)?;
-    let positions = reader.positions(tokens, d, "wpe")?;
-    let layers = (0..reader.layers("h.", stack.layers)).map(|layer| {
-        let name = |part: &str| format!("h.{layer}.{part}");
-        let inputs_first =
-            |part, outputs, inputs| Part::new(name(part), outputs, inputs).inputs_first();
-        let qkv = inputs_first("attn.c_attn", qkv_width(stack), d);
-        let output = output(stack, d, &name("attn.c_proj")).inputs_first();
-        let (inner, outer) =
-            (inputs_first("mlp.c_fc", d_ff, d), inputs_first("mlp.c_proj", d, d_ff));
-        Ok(DecoderLayer {
-            placement: stack.placement,
-            attention: reader.self_attention(stack, layer, &[qkv], output)?,
-            attention_norm: reader.stack_norm(stack, d, &name("ln_1"))?,
-            cross: None,
-            feed_forward: reader.feed_forward(stack, &[inner], outer)?,
-            feed_forward_norm: reader.stack_norm(stack, d, &name("ln_2"))?,
-        })
-    });
-    let layers = layers.collect::<Result<Vec<DecoderLayer>>>()?;
-    let final_norm = Some(reader.stack_norm(stack, d, "ln_f")?);
-    let read_out =
-        reader.read_out(tied.then_some(&words), "lm_head.weight", tokens.vocabulary, d)?;
-    let embedding = Embedding { positions, ..Embedding::plain(words, tokens) };
-    let decoder = Decoder { layers, final_norm, buckets: Vec::new() };
-    Ok(Transformer::decoder_only(embedding, decoder, read_out))
+    reader.decoder_only(config, &NAMES, |layer| LayerParts {
+        qkv: vec![layer.fused("attn.c_attn").inputs_first()],
+        output: layer.output("attn.c_proj").inputs_first(),
+        attention_norm: layer.name("ln_1"),
+        cross: None,
+        inner: vec![layer.inner("mlp.c_fc").inputs_first()],
+        outer: layer.outer("mlp.c_proj").inputs_first(),
+        feed_forward_norm: layer.name("ln_2"),
+    })
 }

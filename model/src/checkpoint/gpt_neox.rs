@@ -1,10 +1,9 @@
 //! GPT-NeoX and Pythia folders: attention and feed-forward side by side, rotary positions for a part of each head.
 
-use super::layers::{output, qkv_width, usual_field};
-use super::{Family, Part, Reader, Reading};
+use super::names::{DecoderNames, StackNames, sized, usual_field, without};
+use super::parts::LayerParts;
+use super::{Family, Reader, Reading};
 use crate::config::{Biases, Config, Fields, Input, RelativePositions, StackConfig, TokenInput};
-use crate::decoder::{Decoder, DecoderLayer};
-use crate::embedding::Embedding;
 use crate::error::Result;
 use crate::sublayer::NormPlacement;
 use crate::transformer::Transformer;
@@ -16,22 +15,23 @@ pub(super) const GPT_NEOX: Reading = Reading {
     words: &["gpt_neox"],
     config,
     field: usual_field,
-    canonical: |name| name.strip_prefix("gpt_neox.").unwrap_or(name).to_owned(),
+    canonical: |name| without("gpt_neox.", name),
     build,
     harmless,
+};
+
+const NAMES: DecoderNames = DecoderNames {
+    words: "embed_in.weight",
+    stack: StackNames { final_norm: Some("final_layer_norm"), ..StackNames::PLAIN },
+    narrowing: None,
+    read_out: "embed_out.weight",
 };
 
 fn config(fields: &Fields<'_>, family: Family) -> Result<Config> {
     let d_model = fields.size("hidden_size", None)?;
     let tokens = TokenInput::words(fields.size("vocab_size", None)?, d_model);
     let (activation, activation_word) = fields.activation("hidden_act", "gelu")?;
-    let paper = StackConfig::paper(
-        Input::Tokens(tokens),
-        fields.size("num_hidden_layers", None)?,
-        d_model,
-        fields.size("num_attention_heads", None)?,
-        fields.size("intermediate_size", None)?,
-    );
+    let paper = sized(fields, usual_field, Input::Tokens(tokens), d_model)?;
     let attention_bias = fields.flag("attention_bias", true)?;
     let mut config = Config::empty(family, d_model);
     config.decoder = Some(StackConfig {
@@ -60,7 +60,7 @@ fn config(fields: &Fields<'_>, family: Family) -> Result<Config> {
 fn harmless(config: &Config, name: &str) -> bool {
     let buffers = [".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq"];
     let buffer = buffers.iter().any(|buffer| name.ends_with(buffer));
-    buffer || (config.read_out.tied && name == "embed_out.weight")
+    buffer || (config.read_out.tied && name == NAMES.read_out)
 }
 
 /// Rows of the fused tensor, which has query, key and value of the first head, then those of the second, and so
@@ -78,32 +78,13 @@ fn by_kind(stack: &StackConfig) -> Vec<Range<usize>> {
 }
 
 fn build(config: &Config, reader: &mut Reader<'_>) -> Result<Transformer> {
-    let stack = config.decoder()?;
-    let tokens = stack.token_input()?;
-    let (d, d_ff, tied) = (config.d_model, stack.d_ff, config.read_out.tied);
-    let words = reader.words("embed_in.weight", tokens.vocabulary, d, tied)?;
-    let layers = (0..reader.layers("layers.", stack.layers)).map(|layer| {
-        let name = |part: &str| format!("layers.{layer}.{part}");
-        let qkv = Part::new(name("attention.query_key_value"), qkv_width(stack), d)
-            .with_bias(stack.biases.queries_keys_values)
-            .only(by_kind(stack));
-        let output = output(stack, d, &name("attention.dense"));
-        let inner = Part::new(name("mlp.dense_h_to_4h"), d_ff, d);
-        let outer = Part::new(name("mlp.dense_4h_to_h"), d, d_ff);
-        Ok(DecoderLayer {
-            placement: stack.placement,
-            attention: reader.self_attention(stack, layer, &[qkv], output)?,
-            attention_norm: reader.stack_norm(stack, d, &name("input_layernorm"))?,
-            cross: None,
-            feed_forward: reader.feed_forward(stack, &[inner], outer)?,
-            feed_forward_norm: reader.stack_norm(stack, d, &name("post_attention_layernorm"))?,
-        })
-    });
-    let layers = layers.collect::<Result<Vec<DecoderLayer>>>()?;
-    let final_norm = Some(reader.stack_norm(stack, d, "final_layer_norm")?);
-    let read_out =
-        reader.read_out(tied.then_some(&words), "embed_out.weight", tokens.vocabulary, d)?;
-    let embedding = Embedding::plain(words, tokens);
-    let decoder = Decoder { layers, final_norm, buckets: Vec::new() };
-    Ok(Transformer::decoder_only(embedding, decoder, read_out))
+    reader.decoder_only(config, &NAMES, |layer| LayerParts {
+        qkv: vec![layer.fused("attention.query_key_value").only(by_kind(layer.stack))],
+        output: layer.output("attention.dense"),
+        attention_norm: layer.name("input_layernorm"),
+        cross: None,
+        inner: vec![layer.inner("mlp.dense_h_to_4h")],
+        outer: layer.outer("mlp.dense_4h_to_h"),
+        feed_forward_norm: layer.name("post_attention_layernorm"),
+    })
 }

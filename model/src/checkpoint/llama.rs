@@ -1,12 +1,10 @@
 //! Llama, Mistral and Qwen 2 folders: RMSNorm before each sublayer, rotary positions, SwiGLU, grouped heads.
 
-use super::layers::{output, projections, usual_field};
-use super::{Family, Part, Reader, Reading};
+use super::names::{DecoderNames, LM_HEAD, LayerNames, StackNames, sized, usual_field, without};
+use super::{Family, Reader, Reading};
 use crate::config::{
     Biases, Config, Fields, Gating, Input, NormKind, RelativePositions, StackConfig, TokenInput,
 };
-use crate::decoder::{Decoder, DecoderLayer};
-use crate::embedding::Embedding;
 use crate::error::Result;
 use crate::sublayer::NormPlacement;
 use crate::transformer::Transformer;
@@ -17,7 +15,7 @@ pub(super) const LLAMA: Reading = Reading {
     words: &["llama"],
     config,
     field,
-    canonical: |name| name.strip_prefix("model.").unwrap_or(name).to_owned(),
+    canonical: |name| without("model.", name),
     build,
     harmless,
 };
@@ -28,23 +26,34 @@ pub(super) const MISTRAL: Reading =
 pub(super) const QWEN2: Reading =
     Reading { family: Family::Qwen2, name: "Qwen 2", words: &["qwen2"], ..LLAMA };
 
+const NAMES: DecoderNames = DecoderNames {
+    words: "embed_tokens.weight",
+    stack: StackNames { final_norm: Some("norm"), ..StackNames::PLAIN },
+    narrowing: None,
+    read_out: LM_HEAD,
+};
+
+const LAYER: LayerNames = LayerNames {
+    qkv: ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
+    attention_output: "self_attn.o_proj",
+    attention_norm: "input_layernorm",
+    cross: None,
+    inner: "mlp.up_proj",
+    gated: Some(["mlp.gate_proj", "mlp.up_proj"]),
+    outer: "mlp.down_proj",
+    feed_forward_norm: "post_attention_layernorm",
+};
+
 fn config(fields: &Fields<'_>, family: Family) -> Result<Config> {
     let d_model = fields.size("hidden_size", None)?;
-    let heads = fields.size("num_attention_heads", None)?;
     let tokens = TokenInput::words(fields.size("vocab_size", None)?, d_model);
     let (activation, activation_word) = fields.activation("hidden_act", "silu")?;
-    let paper = StackConfig::paper(
-        Input::Tokens(tokens),
-        fields.size("num_hidden_layers", None)?,
-        d_model,
-        heads,
-        fields.size("intermediate_size", None)?,
-    );
+    let paper = sized(fields, usual_field, Input::Tokens(tokens), d_model)?;
     let d_k = fields.size("head_dim", Some(paper.d_k))?;
     let (biases, window) = (biases(fields, family)?, window(fields, family)?);
     let mut config = Config::empty(family, d_model);
     config.decoder = Some(StackConfig {
-        kv_heads: kv_heads(fields, family, heads)?,
+        kv_heads: kv_heads(fields, family, paper.heads)?,
         d_k,
         d_v: d_k,
         relative: RelativePositions::Rotary(fields.rotary(d_k)?),
@@ -129,38 +138,9 @@ fn field(field: &'static str) -> &'static str {
 
 /// Frequencies that older versions saved, and a tied read-out saved twice.
 fn harmless(config: &Config, name: &str) -> bool {
-    name.ends_with("rotary_emb.inv_freq") || (config.read_out.tied && name == "lm_head.weight")
+    name.ends_with("rotary_emb.inv_freq") || (config.read_out.tied && name == LM_HEAD)
 }
 
 fn build(config: &Config, reader: &mut Reader<'_>) -> Result<Transformer> {
-    let stack = config.decoder()?;
-    let tokens = stack.token_input()?;
-    let (d, d_ff, tied) = (config.d_model, stack.d_ff, config.read_out.tied);
-    let words = reader.words("embed_tokens.weight", tokens.vocabulary, d, tied)?;
-    let layers = (0..reader.layers("layers.", stack.layers)).map(|layer| {
-        let name = |part: &str| format!("layers.{layer}.{part}");
-        let qkv = ["q_proj", "k_proj", "v_proj"].map(|map| name(&format!("self_attn.{map}")));
-        let qkv = projections(stack, d, qkv);
-        let output = output(stack, d, &name("self_attn.o_proj"));
-        let map = |part, outputs, inputs| {
-            Part::new(name(part), outputs, inputs).with_bias(stack.biases.feed_forward)
-        };
-        let inner = [map("mlp.gate_proj", d_ff, d), map("mlp.up_proj", d_ff, d)];
-        let outer = map("mlp.down_proj", d, d_ff);
-        Ok(DecoderLayer {
-            placement: stack.placement,
-            attention: reader.self_attention(stack, layer, &qkv, output)?,
-            attention_norm: reader.stack_norm(stack, d, &name("input_layernorm"))?,
-            cross: None,
-            feed_forward: reader.feed_forward(stack, &inner, outer)?,
-            feed_forward_norm: reader.stack_norm(stack, d, &name("post_attention_layernorm"))?,
-        })
-    });
-    let layers = layers.collect::<Result<Vec<DecoderLayer>>>()?;
-    let final_norm = Some(reader.stack_norm(stack, d, "norm")?);
-    let read_out =
-        reader.read_out(tied.then_some(&words), "lm_head.weight", tokens.vocabulary, d)?;
-    let embedding = Embedding::plain(words, tokens);
-    let decoder = Decoder { layers, final_norm, buckets: Vec::new() };
-    Ok(Transformer::decoder_only(embedding, decoder, read_out))
+    reader.decoder_only(config, &NAMES, |layer| layer.parts(&LAYER))
 }

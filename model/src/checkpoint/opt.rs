@@ -1,12 +1,10 @@
 //! OPT folders: learned positions from 2 on, pre- or post-norm, and for one size words narrower than the model.
 
-use super::layers::{LayerNames, usual_field};
-use super::{Family, Part, Reader, Reading};
+use super::bart::ENCODER_LAYER;
+use super::names::{DecoderNames, LM_HEAD, StackNames, sized, usual_field, without};
+use super::{Family, Reader, Reading};
 use crate::config::{Biases, Config, Fields, Input, Positions, StackConfig, TokenInput, Widening};
-use crate::decoder::{Decoder, DecoderLayer};
-use crate::embedding::{Embedding, Projection, ReadOut};
 use crate::error::Result;
-use crate::linear::Linear;
 use crate::sublayer::NormPlacement;
 use crate::transformer::Transformer;
 
@@ -16,21 +14,21 @@ pub(super) const OPT: Reading = Reading {
     words: &["opt"],
     config,
     field,
-    canonical: |name| {
-        let name = name.strip_prefix("model.").unwrap_or(name);
-        name.strip_prefix("decoder.").unwrap_or(name).to_owned()
-    },
+    canonical: |name| without("decoder.", &without("model.", name)),
     build,
-    harmless: |config, name| config.read_out.tied && name == "lm_head.weight",
+    harmless: |config, name| config.read_out.tied && name == LM_HEAD,
 };
 
-const NAMES: LayerNames = LayerNames {
-    qkv: ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
-    attention_output: "self_attn.out_proj",
-    attention_norm: "self_attn_layer_norm",
-    inner: "fc1",
-    outer: "fc2",
-    feed_forward_norm: "final_layer_norm",
+const NAMES: DecoderNames = DecoderNames {
+    words: "embed_tokens.weight",
+    stack: StackNames {
+        positions: Some("embed_positions"),
+        projection: Some("project_in"),
+        final_norm: Some("final_layer_norm"),
+        ..StackNames::PLAIN
+    },
+    narrowing: Some("project_out"),
+    read_out: LM_HEAD,
 };
 
 /// Rows of the table of positions that no token has.
@@ -66,13 +64,7 @@ fn config(fields: &Fields<'_>, family: Family) -> Result<Config> {
             feed_forward: bias,
             norms: true,
         },
-        ..StackConfig::paper(
-            Input::Tokens(tokens),
-            fields.size("num_hidden_layers", None)?,
-            d_model,
-            fields.size("num_attention_heads", None)?,
-            fields.size("ffn_dim", None)?,
-        )
+        ..sized(fields, field, Input::Tokens(tokens), d_model)?
     });
     config.read_out.tied = fields.flag("tie_word_embeddings", true)?;
     config.special = fields.special_tokens()?;
@@ -88,26 +80,6 @@ fn field(field: &'static str) -> &'static str {
 }
 
 fn build(config: &Config, reader: &mut Reader<'_>) -> Result<Transformer> {
-    let stack = config.decoder()?;
-    let tokens = stack.token_input()?;
-    let (d, width, tied) = (config.d_model, tokens.width, config.read_out.tied);
-    let words = reader.words("embed_tokens.weight", tokens.vocabulary, width, tied)?;
-    let positions = reader.positions(tokens, d, "embed_positions")?;
-    let mut map = |name, outputs, inputs| -> Result<Option<Linear>> {
-        let part = Part::new(name, outputs, inputs).with_bias(false);
-        (width != d).then(|| reader.linear(&[part])).transpose()
-    };
-    let (inwards, outwards) = (map("project_in", d, width)?, map("project_out", width, d)?);
-    let layers = (0..reader.layers("layers.", stack.layers)).map(|layer| {
-        reader.decoder_layer(stack, d, layer, &format!("layers.{layer}."), &NAMES, None)
-    });
-    let layers = layers.collect::<Result<Vec<DecoderLayer>>>()?;
-    let final_norm = reader.final_norm(stack, d, "final_layer_norm")?;
-    let read_out =
-        reader.read_out(tied.then_some(&words), "lm_head.weight", tokens.vocabulary, width)?;
-    let read_out = ReadOut { projection: outwards, ..read_out };
-    let projection = inwards.map(Projection::Words);
-    let embedding = Embedding { positions, projection, ..Embedding::plain(words, tokens) };
-    let decoder = Decoder { layers, final_norm, buckets: Vec::new() };
-    Ok(Transformer::decoder_only(embedding, decoder, read_out))
+    // A layer has BART's names.
+    reader.decoder_only(config, &NAMES, |layer| layer.parts(&ENCODER_LAYER))
 }

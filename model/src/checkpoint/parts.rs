@@ -1,10 +1,18 @@
-//! Whole layers from their parts, whichever family's names these have.
+//! Which tensors make one layer, whichever family's names these have.
 
-use super::{Part, Reader};
-use crate::config::StackConfig;
-use crate::decoder::DecoderLayer;
-use crate::encoder::EncoderLayer;
-use crate::error::Result;
+use super::Part;
+use super::names::LayerNames;
+use crate::config::{Gating, StackConfig};
+
+/// One layer of a stack, whose tensors' names begin alike.
+pub(super) struct Layer<'a> {
+    pub(super) stack: &'a StackConfig,
+    pub(super) d_model: usize,
+    /// From 0 up.
+    pub(super) number: usize,
+    /// What the names begin with.
+    pub(super) prefix: String,
+}
 
 /// The tensors of one layer.
 pub(super) struct LayerParts {
@@ -29,67 +37,69 @@ pub(super) struct CrossParts {
     pub(super) norm: String,
 }
 
-impl Reader<'_> {
-    /// A stack's encoder layers, numbered behind `prefix`, whose tensors `parts` names.
-    pub(super) fn encoder_layers(
-        &mut self,
-        (stack, d_model): (&StackConfig, usize),
-        prefix: &str,
-        parts: impl Fn(usize) -> LayerParts,
-    ) -> Result<Vec<EncoderLayer>> {
-        let layers = 0..self.layers(prefix, stack.distinct_layers);
-        layers.map(|layer| self.assemble_encoder(stack, d_model, layer, parts(layer))).collect()
-    }
-
-    /// A stack's decoder layers, numbered behind `prefix`, whose tensors `parts` names.
-    pub(super) fn decoder_layers(
-        &mut self,
-        (stack, d_model): (&StackConfig, usize),
-        prefix: &str,
-        parts: impl Fn(usize) -> LayerParts,
-    ) -> Result<Vec<DecoderLayer>> {
-        let layers = 0..self.layers(prefix, stack.layers);
-        layers.map(|layer| self.assemble_decoder(stack, d_model, layer, parts(layer))).collect()
-    }
-
-    fn assemble_encoder(
-        &mut self,
-        stack: &StackConfig,
-        d_model: usize,
-        layer: usize,
-        parts: LayerParts,
-    ) -> Result<EncoderLayer> {
-        Ok(EncoderLayer {
-            placement: stack.placement,
-            attention: self.self_attention(stack, layer, &parts.qkv, parts.output)?,
-            attention_norm: self.stack_norm(stack, d_model, &parts.attention_norm)?,
-            feed_forward: self.feed_forward(stack, &parts.inner, parts.outer)?,
-            feed_forward_norm: self.stack_norm(stack, d_model, &parts.feed_forward_norm)?,
-        })
-    }
-
-    fn assemble_decoder(
-        &mut self,
-        stack: &StackConfig,
-        d_model: usize,
-        layer: usize,
-        mut parts: LayerParts,
-    ) -> Result<DecoderLayer> {
-        let cross = match parts.cross.take() {
-            Some(CrossParts { qkv, output, norm }) => Some((
-                self.cross_attention(stack, layer, qkv, output)?,
-                self.stack_norm(stack, d_model, &norm)?,
-            )),
-            None => None,
+impl Layer<'_> {
+    /// The layer's tensors, where each map is one.
+    pub(super) fn parts(&self, names: &LayerNames) -> LayerParts {
+        let inner = match (self.stack.gating, names.gated) {
+            (Gating::Gated, Some(pair)) => pair.map(|name| self.inner(name)).into(),
+            _ => vec![self.inner(names.inner)],
         };
-        let layer = self.assemble_encoder(stack, d_model, layer, parts)?;
-        Ok(DecoderLayer {
-            placement: layer.placement,
-            attention: layer.attention,
-            attention_norm: layer.attention_norm,
-            cross,
-            feed_forward: layer.feed_forward,
-            feed_forward_norm: layer.feed_forward_norm,
-        })
+        LayerParts {
+            qkv: self.projections(names.qkv).into(),
+            output: self.output(names.attention_output),
+            attention_norm: self.name(names.attention_norm),
+            cross: names.cross.map(|cross| CrossParts {
+                qkv: self.projections(cross.qkv),
+                output: self.output(cross.output),
+                norm: self.name(cross.norm),
+            }),
+            inner,
+            outer: self.outer(names.outer),
+            feed_forward_norm: self.name(names.feed_forward_norm),
+        }
+    }
+
+    /// The whole name of a part.
+    pub(super) fn name(&self, part: &str) -> String {
+        format!("{}{part}", self.prefix)
+    }
+
+    /// The three maps to queries, keys and values, a tensor each.
+    fn projections(&self, [query, key, value]: [&str; 3]) -> [Part; 3] {
+        let (stack, d_model) = (self.stack, self.d_model);
+        [
+            Part::new(self.name(query), stack.heads * stack.d_k, d_model),
+            Part::new(self.name(key), stack.kv_heads * stack.d_k, d_model)
+                .with_bias(stack.biases.keys),
+            Part::new(self.name(value), stack.kv_heads * stack.d_v, d_model),
+        ]
+        .map(|part| part.with_bias(stack.biases.queries_keys_values))
+    }
+
+    /// The same in one tensor.
+    pub(super) fn fused(&self, name: &str) -> Part {
+        let stack = self.stack;
+        let outputs = stack.heads * stack.d_k + stack.kv_heads * (stack.d_k + stack.d_v);
+        let part = Part::new(self.name(name), outputs, self.d_model);
+        part.with_bias(stack.biases.queries_keys_values)
+    }
+
+    /// The map from the heads side by side back to d_model.
+    pub(super) fn output(&self, name: &str) -> Part {
+        let width = self.stack.heads * self.stack.d_v;
+        let part = Part::new(self.name(name), self.d_model, width);
+        part.with_bias(self.stack.biases.attention_output)
+    }
+
+    /// A map into the feed-forward network.
+    pub(super) fn inner(&self, name: &str) -> Part {
+        let part = Part::new(self.name(name), self.stack.d_ff, self.d_model);
+        part.with_bias(self.stack.biases.feed_forward)
+    }
+
+    /// The map out of it.
+    pub(super) fn outer(&self, name: &str) -> Part {
+        let part = Part::new(self.name(name), self.d_model, self.stack.d_ff);
+        part.with_bias(self.stack.biases.feed_forward)
     }
 }

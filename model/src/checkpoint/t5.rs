@@ -1,16 +1,13 @@
 //! T5 folders, 1.0 and 1.1: RMSNorm before each sublayer, no biases, scores without 1/√d_k, positions as learned numbers
 //! per bucket of offsets. A folder of `T5EncoderModel` is an encoder.
 
-use super::layers::{output, projections};
-use super::parts::{CrossParts, LayerParts};
-use super::{Family, Part, Reader, Reading};
+use super::names::{CrossNames, LM_HEAD, LayerNames, StackNames};
+use super::{Family, Reader, Reading};
 use crate::config::{
     Biases, Config, Fields, Gating, Input, NormKind, RelativePositions, ScoreScale, StackConfig,
     TokenInput,
 };
-use crate::decoder::Decoder;
-use crate::embedding::{Embedding, ReadOut, Words};
-use crate::encoder::Encoder;
+use crate::embedding::ReadOut;
 use crate::error::Result;
 use crate::head::Heads;
 use crate::sublayer::NormPlacement;
@@ -33,8 +30,46 @@ pub(super) const T5: Reading = Reading {
 const SHARED: &str = "shared.weight";
 /// The same, where a folder of the encoder alone was saved from it.
 const ENCODER_WORDS: &str = "encoder.embed_tokens.weight";
-/// A read-out of its own: 1.1.
-const READ_OUT: &str = "lm_head.weight";
+
+const ENCODER: StackNames = StackNames {
+    prefix: "encoder.",
+    layers: "block.",
+    final_norm: Some("final_layer_norm"),
+    // The first layer has those of all.
+    buckets: Some("block.0.layer.0.SelfAttention.relative_attention_bias"),
+    ..StackNames::PLAIN
+};
+
+const DECODER: StackNames = StackNames { prefix: "decoder.", ..ENCODER };
+
+/// Sublayers are numbered.
+const ENCODER_LAYER: LayerNames = LayerNames {
+    qkv: ["layer.0.SelfAttention.q", "layer.0.SelfAttention.k", "layer.0.SelfAttention.v"],
+    attention_output: "layer.0.SelfAttention.o",
+    attention_norm: "layer.0.layer_norm",
+    cross: None,
+    inner: "layer.1.DenseReluDense.wi",
+    gated: Some(["layer.1.DenseReluDense.wi_0", "layer.1.DenseReluDense.wi_1"]),
+    outer: "layer.1.DenseReluDense.wo",
+    feed_forward_norm: "layer.1.layer_norm",
+};
+
+const DECODER_LAYER: LayerNames = LayerNames {
+    cross: Some(CrossNames {
+        qkv: [
+            "layer.1.EncDecAttention.q",
+            "layer.1.EncDecAttention.k",
+            "layer.1.EncDecAttention.v",
+        ],
+        output: "layer.1.EncDecAttention.o",
+        norm: "layer.1.layer_norm",
+    }),
+    inner: "layer.2.DenseReluDense.wi",
+    gated: Some(["layer.2.DenseReluDense.wi_0", "layer.2.DenseReluDense.wi_1"]),
+    outer: "layer.2.DenseReluDense.wo",
+    feed_forward_norm: "layer.2.layer_norm",
+    ..ENCODER_LAYER
+};
 
 fn config(fields: &Fields<'_>, family: Family) -> Result<Config> {
     fields.expect_flag("is_decoder", false)?;
@@ -134,7 +169,7 @@ fn field(field: &'static str) -> &'static str {
 /// encoder, which has none.
 fn harmless(config: &Config, name: &str) -> bool {
     let unused_decoder = config.decoder.is_none() && name.starts_with("decoder.");
-    let unused_head = config.decoder.is_none() && name == READ_OUT;
+    let unused_head = config.decoder.is_none() && name == LM_HEAD;
     unused_decoder
         || unused_head
         || name == ENCODER_WORDS
@@ -144,83 +179,23 @@ fn harmless(config: &Config, name: &str) -> bool {
 
 fn build(config: &Config, reader: &mut Reader<'_>) -> Result<Transformer> {
     let (d, encoder) = (config.d_model, config.encoder()?);
-    let tokens = encoder.token_input()?;
     // A file that has a read-out means it, whatever the config says of ties.
-    let own = config.decoder.is_some() && reader.finds(READ_OUT, !config.read_out.tied);
+    let own = config.decoder.is_some() && reader.finds(LM_HEAD, !config.read_out.tied);
     let packed = config.decoder.is_some() && !own;
     let name =
         if reader.lacks(SHARED) && reader.has(ENCODER_WORDS) { ENCODER_WORDS } else { SHARED };
-    let words = reader.words(name, tokens.vocabulary, d, packed)?;
+    let words = reader.words(name, encoder.token_input()?.vocabulary, d, packed)?;
     let (mut decoder, mut read_out) = (None, None);
-    if config.decoder.is_some() {
-        decoder = Some(build_decoder(config, reader, &words)?);
+    if let Some(stack) = &config.decoder {
+        let layers = reader.decoder(config, &DECODER, |layer| layer.parts(&DECODER_LAYER))?;
         let tied = (!own).then_some(&words);
-        let made = reader.read_out(tied, READ_OUT, config.vocabulary(), d)?;
+        let made = reader.read_out(tied, LM_HEAD, config.vocabulary(), d)?;
         read_out = Some(ReadOut { scale: config.read_out.scale, ..made });
+        let embedding = reader.embedding(config, stack, Arc::clone(&words), &DECODER)?;
+        decoder = Some((Entrance::Embedding(embedding), layers));
     }
-    let layers = reader.encoder_layers((encoder, d), "encoder.block.", |layer| {
-        parts(encoder, d, &format!("encoder.block.{layer}.layer."), false)
-    })?;
-    let stack = Encoder {
-        depth: encoder.layers,
-        layers,
-        final_norm: Some(reader.stack_norm(encoder, d, "encoder.final_layer_norm")?),
-        buckets: reader.buckets(encoder, &buckets("encoder"))?,
-    };
-    let embedding = Embedding::plain(words, tokens);
-    let encoder = Some((Entrance::Embedding(embedding), stack));
+    let layers = reader.encoder(config, &ENCODER, |layer| layer.parts(&ENCODER_LAYER))?;
+    let embedding = reader.embedding(config, encoder, words, &ENCODER)?;
+    let encoder = Some((Entrance::Embedding(embedding), layers));
     Ok(Transformer { encoder, decoder, read_out, heads: Heads::default() })
-}
-
-fn build_decoder(
-    config: &Config,
-    reader: &mut Reader<'_>,
-    words: &Arc<Words>,
-) -> Result<(Entrance, Decoder)> {
-    let (d, stack) = (config.d_model, config.decoder()?);
-    let layers = reader.decoder_layers((stack, d), "decoder.block.", |layer| {
-        parts(stack, d, &format!("decoder.block.{layer}.layer."), true)
-    })?;
-    let decoder = Decoder {
-        layers,
-        final_norm: Some(reader.stack_norm(stack, d, "decoder.final_layer_norm")?),
-        buckets: reader.buckets(stack, &buckets("decoder"))?,
-    };
-    let embedding = Embedding::plain(Arc::clone(words), stack.token_input()?);
-    Ok((Entrance::Embedding(embedding), decoder))
-}
-
-/// The first layer has the biases of all.
-fn buckets(side: &str) -> String {
-    format!("{side}.block.0.layer.0.SelfAttention.relative_attention_bias")
-}
-
-/// Sublayers are numbered: self-attention, attention to the encoder where there is `cross`, the feed-forward network.
-fn parts(stack: &StackConfig, d: usize, prefix: &str, cross: bool) -> LayerParts {
-    let maps =
-        |name: &str| projections(stack, d, ["q", "k", "v"].map(|map| format!("{name}.{map}")));
-    let attention = format!("{prefix}0.SelfAttention");
-    let last = if cross { 2 } else { 1 };
-    let map = |part: &str, outputs, inputs| {
-        let name = format!("{prefix}{last}.DenseReluDense.{part}");
-        Part::new(name, outputs, inputs).with_bias(stack.biases.feed_forward)
-    };
-    let inner: &[&str] = if stack.gating == Gating::Gated { &["wi_0", "wi_1"] } else { &["wi"] };
-    let cross = cross.then(|| {
-        let attention = format!("{prefix}1.EncDecAttention");
-        CrossParts {
-            qkv: maps(&attention),
-            output: output(stack, d, &format!("{attention}.o")),
-            norm: format!("{prefix}1.layer_norm"),
-        }
-    });
-    LayerParts {
-        qkv: maps(&attention).into(),
-        output: output(stack, d, &format!("{attention}.o")),
-        attention_norm: format!("{prefix}0.layer_norm"),
-        cross,
-        inner: inner.iter().map(|part| map(part, stack.d_ff, d)).collect(),
-        outer: map("wo", d, stack.d_ff),
-        feed_forward_norm: format!("{prefix}{last}.layer_norm"),
-    }
 }

@@ -1,12 +1,10 @@
 //! State dicts of `torch.nn.Transformer`, with a `config.json` that has its arguments by their names. Both stacks read vectors
 //! and end in a norm, wherever their layers have theirs.
 
-use super::layers::output;
-use super::parts::{CrossParts, LayerParts};
+use super::names::{StackNames, without};
+use super::parts::{CrossParts, Layer, LayerParts};
 use super::{Family, Part, Reader, Reading};
 use crate::config::{Biases, Config, Fields, Input, StackConfig};
-use crate::decoder::Decoder;
-use crate::encoder::Encoder;
 use crate::error::Result;
 use crate::head::Heads;
 use crate::sublayer::NormPlacement;
@@ -18,10 +16,15 @@ pub(super) const TORCH: Reading = Reading {
     words: &["torch.nn.Transformer"],
     config,
     field,
-    canonical: |name| name.strip_prefix("transformer.").unwrap_or(name).to_owned(),
+    canonical: |name| without("transformer.", name),
     build,
     harmless: |_, _| false,
 };
+
+const ENCODER: StackNames =
+    StackNames { prefix: "encoder.", final_norm: Some("norm"), ..StackNames::PLAIN };
+
+const DECODER: StackNames = StackNames { prefix: "decoder.", ..ENCODER };
 
 fn config(fields: &Fields<'_>, family: Family) -> Result<Config> {
     let d_model = fields.size("d_model", Some(512))?;
@@ -67,21 +70,8 @@ fn field(field: &'static str) -> &'static str {
 }
 
 fn build(config: &Config, reader: &mut Reader<'_>) -> Result<Transformer> {
-    let (d, encoder, decoder) = (config.d_model, config.encoder()?, config.decoder()?);
-    let layers = reader.encoder_layers((encoder, d), "encoder.layers.", |layer| {
-        parts(encoder, d, &format!("encoder.layers.{layer}."), false)
-    })?;
-    let encoder = Encoder {
-        depth: encoder.layers,
-        layers,
-        final_norm: Some(reader.stack_norm(encoder, d, "encoder.norm")?),
-        buckets: Vec::new(),
-    };
-    let layers = reader.decoder_layers((decoder, d), "decoder.layers.", |layer| {
-        parts(decoder, d, &format!("decoder.layers.{layer}."), true)
-    })?;
-    let final_norm = Some(reader.stack_norm(decoder, d, "decoder.norm")?);
-    let decoder = Decoder { layers, final_norm, buckets: Vec::new() };
+    let encoder = reader.encoder(config, &ENCODER, encoder_layer)?;
+    let decoder = reader.decoder(config, &DECODER, decoder_layer)?;
     Ok(Transformer {
         encoder: Some((Entrance::Vectors, encoder)),
         decoder: Some((Entrance::Vectors, decoder)),
@@ -90,33 +80,35 @@ fn build(config: &Config, reader: &mut Reader<'_>) -> Result<Transformer> {
     })
 }
 
-/// Queries, keys and values are rows of one matrix, also of attention to the encoder.
-fn parts(stack: &StackConfig, d: usize, prefix: &str, cross: bool) -> LayerParts {
-    let name = |part: &str| format!("{prefix}{part}");
-    let (queries, keys) = (stack.heads * stack.d_k, stack.kv_heads * stack.d_k);
-    let all = queries + keys + stack.kv_heads * stack.d_v;
-    let projection = |attention: &str| {
-        let bias = format!("{prefix}{attention}.in_proj_bias");
-        let part =
-            Part::new("", all, d).named(name(&format!("{attention}.in_proj_weight")), Some(bias));
-        part.with_bias(stack.biases.queries_keys_values)
-    };
-    let map = |part: &str, outputs, inputs| {
-        Part::new(name(part), outputs, inputs).with_bias(stack.biases.feed_forward)
-    };
-    let cross = cross.then(|| CrossParts {
-        qkv: [0..queries, queries..queries + keys, queries + keys..all]
-            .map(|rows| projection("multihead_attn").only(vec![rows])),
-        output: output(stack, d, &name("multihead_attn.out_proj")),
-        norm: name("norm2"),
-    });
+fn encoder_layer(layer: &Layer<'_>) -> LayerParts {
     LayerParts {
-        qkv: vec![projection("self_attn")],
-        output: output(stack, d, &name("self_attn.out_proj")),
-        attention_norm: name("norm1"),
-        feed_forward_norm: name(if cross.is_some() { "norm3" } else { "norm2" }),
-        cross,
-        inner: vec![map("linear1", stack.d_ff, d)],
-        outer: map("linear2", d, stack.d_ff),
+        qkv: vec![projection(layer, "self_attn")],
+        output: layer.output("self_attn.out_proj"),
+        attention_norm: layer.name("norm1"),
+        cross: None,
+        inner: vec![layer.inner("linear1")],
+        outer: layer.outer("linear2"),
+        feed_forward_norm: layer.name("norm2"),
     }
+}
+
+/// The norms are numbered, and attention to the encoder has the second one.
+fn decoder_layer(layer: &Layer<'_>) -> LayerParts {
+    let StackConfig { heads, kv_heads, d_k, d_v, .. } = *layer.stack;
+    let (queries, keys) = (heads * d_k, heads * d_k + kv_heads * d_k);
+    let cross = CrossParts {
+        qkv: [0..queries, queries..keys, keys..keys + kv_heads * d_v]
+            .map(|rows| projection(layer, "multihead_attn").only(vec![rows])),
+        output: layer.output("multihead_attn.out_proj"),
+        norm: layer.name("norm2"),
+    };
+    let feed_forward_norm = layer.name("norm3");
+    LayerParts { cross: Some(cross), feed_forward_norm, ..encoder_layer(layer) }
+}
+
+/// Queries, keys and values, which are rows of one matrix, also of attention to the encoder.
+fn projection(layer: &Layer<'_>, attention: &str) -> Part {
+    let name = |part: &str| layer.name(&format!("{attention}.{part}"));
+    let part = layer.fused(attention).named(name("in_proj_weight"), Some(name("in_proj_bias")));
+    part.with_bias(layer.stack.biases.queries_keys_values)
 }

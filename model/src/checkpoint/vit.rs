@@ -1,9 +1,8 @@
 //! Vision Transformer folders: images in place of tokens, pre-norm layers, a classifier on the first token.
 
-use super::layers::{LayerNames, usual_field};
+use super::names::{LayerNames, StackNames, sized, usual_field, without};
 use super::{Family, Part, Reader, Reading};
 use crate::config::{Biases, Config, Fields, Input, StackConfig};
-use crate::encoder::{Encoder, EncoderLayer};
 use crate::error::{Error, Result};
 use crate::head::{Before, Classifier, Heads};
 use crate::patches::Patches;
@@ -16,7 +15,7 @@ pub(super) const VIT: Reading = Reading {
     words: &["vit"],
     config,
     field: usual_field,
-    canonical: |name| name.strip_prefix("vit.").unwrap_or(name).to_owned(),
+    canonical: |name| without("vit.", name),
     build,
     harmless: |_, name| HARMLESS.contains(&name),
 };
@@ -27,11 +26,16 @@ const HARMLESS: &[&str] = &["embeddings.mask_token", "decoder.0.weight", "decode
 const POOLER: &str = "pooler.dense";
 const CLASSIFIER: &str = "classifier";
 
-const NAMES: LayerNames = LayerNames {
+const NAMES: StackNames =
+    StackNames { layers: "encoder.layer.", final_norm: Some("layernorm"), ..StackNames::PLAIN };
+
+const LAYER: LayerNames = LayerNames {
     qkv: ["attention.attention.query", "attention.attention.key", "attention.attention.value"],
     attention_output: "attention.output.dense",
     attention_norm: "layernorm_before",
+    cross: None,
     inner: "intermediate.dense",
+    gated: None,
     outer: "output.dense",
     feed_forward_norm: "layernorm_after",
 };
@@ -45,13 +49,7 @@ fn config(fields: &Fields<'_>, family: Family) -> Result<Config> {
         patch: fields.side("patch_size", 16)?,
         channels: fields.size("num_channels", Some(3))?,
     };
-    let paper = StackConfig::paper(
-        input,
-        fields.size("num_hidden_layers", None)?,
-        d_model,
-        fields.size("num_attention_heads", None)?,
-        fields.size("intermediate_size", None)?,
-    );
+    let paper = sized(fields, usual_field, input, d_model)?;
     let d_k = fields.size("head_dim", Some(paper.d_k))?;
     let (activation, activation_word) = fields.activation("hidden_act", "gelu")?;
     let mut config = Config::empty(family, d_model);
@@ -70,19 +68,14 @@ fn config(fields: &Fields<'_>, family: Family) -> Result<Config> {
 }
 
 fn build(config: &Config, reader: &mut Reader<'_>) -> Result<Transformer> {
-    let (stack, d) = (config.encoder()?, config.d_model);
-    let patches = patches(stack, d, reader)?;
-    let layers = (0..reader.layers("encoder.layer.", stack.layers)).map(|layer| {
-        reader.encoder_layer(stack, d, layer, &format!("encoder.layer.{layer}."), &NAMES)
-    });
-    let layers = layers.collect::<Result<Vec<EncoderLayer>>>()?;
-    let final_norm = Some(reader.stack_norm(stack, d, "layernorm")?);
+    let patches = patches(config, reader)?;
+    let encoder = reader.encoder(config, &NAMES, |layer| layer.parts(&LAYER))?;
     let heads = heads(config, reader)?;
-    let encoder = Encoder { depth: stack.layers, layers, final_norm, buckets: Vec::new() };
     Ok(Transformer::encoder_only(Entrance::Patches(patches), encoder, heads))
 }
 
-fn patches(stack: &StackConfig, d: usize, reader: &mut Reader<'_>) -> Result<Patches> {
+fn patches(config: &Config, reader: &mut Reader<'_>) -> Result<Patches> {
+    let (stack, d) = (config.encoder()?, config.d_model);
     let Input::Patches { image, patch, channels } = stack.input else {
         return Err(Error::WrongInput { expected: "images", actual: stack.input.name() });
     };

@@ -1,7 +1,7 @@
 //! Whisper folders: spectrograms through two convolutions into an encoder, and a decoder that writes what was said.
 
 use super::bart::{
-    BART, DECODER_WORDS, decoder_stack, embedding, embedding_scale, encoder_stack,
+    BART, DECODER, DECODER_LAYER, DECODER_WORDS, ENCODER, ENCODER_LAYER, embedding_scale,
     field as shared_field, stack_config,
 };
 use super::{Family, Part, Reader, Reading};
@@ -66,30 +66,27 @@ fn field(field: &'static str) -> &'static str {
 }
 
 fn build(config: &Config, reader: &mut Reader<'_>) -> Result<Transformer> {
-    let (encoder, decoder, tied) = (config.encoder()?, config.decoder()?, config.read_out.tied);
-    let entrance = Entrance::Spectrogram(spectrogram(config, encoder, reader)?);
-    let tokens = decoder.token_input()?;
-    let words = reader.words(DECODER_WORDS, tokens.vocabulary, tokens.width, tied)?;
-    let read_out =
-        reader.read_out(tied.then_some(&words), READ_OUT, tokens.vocabulary, tokens.width)?;
-    let embedding = embedding(reader, decoder, words, "decoder")?;
+    let (stack, tied) = (config.decoder()?, config.read_out.tied);
+    let entrance = Entrance::Spectrogram(spectrogram(config, reader)?);
+    let &TokenInput { vocabulary, width, .. } = stack.token_input()?;
+    let words = reader.words(DECODER_WORDS, vocabulary, width, tied)?;
+    let read_out = reader.read_out(tied.then_some(&words), READ_OUT, vocabulary, width)?;
+    let embedding = Entrance::Embedding(reader.embedding(config, stack, words, &DECODER)?);
+    let encoder = reader.encoder(config, &ENCODER, |layer| layer.parts(&ENCODER_LAYER))?;
+    let decoder = reader.decoder(config, &DECODER, |layer| layer.parts(&DECODER_LAYER))?;
     Ok(Transformer {
-        encoder: Some((entrance, encoder_stack(config, encoder, reader)?)),
-        decoder: Some((Entrance::Embedding(embedding), decoder_stack(config, decoder, reader)?)),
+        encoder: Some((entrance, encoder)),
+        decoder: Some((embedding, decoder)),
         read_out: Some(read_out),
         heads: Heads::default(),
     })
 }
 
-fn spectrogram(
-    config: &Config,
-    stack: &StackConfig,
-    reader: &mut Reader<'_>,
-) -> Result<Spectrogram> {
+fn spectrogram(config: &Config, reader: &mut Reader<'_>) -> Result<Spectrogram> {
+    let (stack, d) = (config.encoder()?, config.d_model);
     let &Input::Spectrogram { bands, frames } = &stack.input else {
         return Err(Error::WrongInput { expected: "spectrograms", actual: stack.input.name() });
     };
-    let d = config.d_model;
     Ok(Spectrogram {
         bands,
         frames,
