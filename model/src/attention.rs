@@ -49,16 +49,12 @@ impl SelfAttention {
         let (mut qkv, mut stack) = take(stack, x.rows(), self.qkv.outputs());
         self.project(pass, x, qkv.reborrow(), &mut stack);
         let (q, k, v) = self.parts(qkv.as_ref());
-        // Every head writes its own columns, which is the concatenation: t × h·d_v.
-        let (mut heads, mut stack) = take(&mut stack, x.rows(), self.output.weight.k());
         let mask = Mask { relative: pass.relative, ..Mask::default() };
         let longest = AttentionExtent::of(segments).keys;
-        observed(observer, place, heads.reborrow(), longest, |concat| {
-            attention(cpu, par, &self.shape, q, k, v, segments, &mask, concat, &mut stack);
+        let sum = Sum { residual, out, stack: &mut stack, place, observer };
+        concat(pass.call, &self.output, x.rows(), longest, sum, |heads, stack| {
+            attention(cpu, par, &self.shape, q, k, v, segments, &mask, heads, stack);
         });
-        // Concat·Wᴼ + bᴼ + residual: t × d_model.
-        let heads = heads.as_ref();
-        self.output.forward(pass.call, heads, Activation::Identity, residual, out, &mut stack);
     }
 
     /// [`SelfAttention::forward`] of tokens that follow those in `cache`: their keys and values are added to it, and
@@ -77,15 +73,12 @@ impl SelfAttention {
         self.project(pass, x, qkv.reborrow(), &mut stack);
         let (q, k, v) = self.parts(qkv.as_ref());
         write(par, cache, segments, k, v);
-        let (mut heads, mut stack) = take(&mut stack, x.rows(), self.output.weight.k());
         let mask = Mask { relative: pass.relative, ..Mask::default() };
         let longest = AttentionExtent::of_cached(segments).keys;
-        observed(observer, place, heads.reborrow(), longest, |concat| {
-            attention_cached(cpu, par, &self.shape, q, cache, segments, &mask, concat, &mut stack);
+        let sum = Sum { residual, out, stack: &mut stack, place, observer };
+        concat(pass.call, &self.output, x.rows(), longest, sum, |heads, stack| {
+            attention_cached(cpu, par, &self.shape, q, cache, segments, &mask, heads, stack);
         });
-        // Concat·Wᴼ + bᴼ + residual: t × d_model.
-        let heads = heads.as_ref();
-        self.output.forward(pass.call, heads, Activation::Identity, residual, out, &mut stack);
     }
 
     /// \[Q K V\] ← x·\[Wꟴ Wᴷ Wⱽ\] + b, t × (h·d_k + h_kv·d_k + h_kv·d_v), Q and K turned by their places.
@@ -120,8 +113,7 @@ impl SelfAttention {
             true => attention_cached_scratch(cpu, threads, &self.shape, extent),
             false => attention_scratch(cpu, threads, &self.shape, extent),
         };
-        let inner = room(rows, self.output.weight.k())
-            .and(attend.or(self.output.scratch(cpu, threads, rows)));
+        let inner = concat_scratch(cpu, threads, &self.output, rows, attend);
         let project = self.qkv.scratch(cpu, threads, rows);
         room(rows, self.qkv.outputs()).and(project.or(inner))
     }
@@ -174,14 +166,12 @@ impl CrossAttention {
         let Sum { residual, out, stack, place, observer } = sum;
         let (mut q, mut stack) = take(stack, x.rows(), self.query.outputs());
         self.query.forward(call, x, Activation::Identity, None, q.reborrow(), &mut stack);
-        let (mut heads, mut stack) = take(&mut stack, x.rows(), self.output.weight.k());
         let (q, mask) = (q.as_ref(), Mask::default());
         let longest = AttentionExtent::of_cached(segments).keys;
-        observed(observer, place, heads.reborrow(), longest, |concat| {
-            attention_cached(cpu, par, &self.shape, q, cache, segments, &mask, concat, &mut stack);
+        let sum = Sum { residual, out, stack: &mut stack, place, observer };
+        concat(call, &self.output, x.rows(), longest, sum, |heads, stack| {
+            attention_cached(cpu, par, &self.shape, q, cache, segments, &mask, heads, stack);
         });
-        let heads = heads.as_ref();
-        self.output.forward(call, heads, Activation::Identity, residual, out, &mut stack);
     }
 
     /// Scratch of [`CrossAttention::remember`] for up to `rows` tokens.
@@ -198,8 +188,7 @@ impl CrossAttention {
         extent: AttentionExtent,
     ) -> Need {
         let attend = attention_cached_scratch(cpu, threads, &self.shape, extent);
-        let inner = room(rows, self.output.weight.k())
-            .and(attend.or(self.output.scratch(cpu, threads, rows)));
+        let inner = concat_scratch(cpu, threads, &self.output, rows, attend);
         room(rows, self.query.outputs()).and(self.query.scratch(cpu, threads, rows).or(inner))
     }
 
@@ -221,6 +210,27 @@ fn write(
         let (k, v) = (k.rows_range(queries.clone()), v.rows_range(queries.clone()));
         cache.write(par, pages, start, k, v);
     }
+}
+
+/// out ← Concat(head₁, …, head_h)Wᴼ + bᴼ + residual, t × d_model. `attend` writes every head into its own columns, which is
+/// the concatenation, t × h·d_v; no token sees more than `longest` keys.
+fn concat(
+    call: Call<'_>,
+    output: &Linear,
+    rows: usize,
+    longest: usize,
+    sum: Sum<'_, '_>,
+    attend: impl FnOnce(AttentionOutput<'_>, &mut Stack<'_>),
+) {
+    let Sum { residual, out, stack, place, observer } = sum;
+    let (mut heads, mut stack) = take(stack, rows, output.weight.k());
+    observed(observer, place, heads.reborrow(), longest, |heads| attend(heads, &mut stack));
+    output.forward(call, heads.as_ref(), Activation::Identity, residual, out, &mut stack);
+}
+
+/// Scratch of [`concat`] around an `attend` that needs as much.
+fn concat_scratch(cpu: Cpu, threads: usize, output: &Linear, rows: usize, attend: Need) -> Need {
+    room(rows, output.weight.k()).and(attend.or(output.scratch(cpu, threads, rows)))
 }
 
 /// Runs `attend` into `heads`, with maps of up to `longest` keys for an observer that wants them.

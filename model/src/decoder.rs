@@ -2,10 +2,10 @@
 
 use crate::attention::{CrossAttention, Pass, SelfAttention};
 use crate::feed_forward::FeedForward;
-use crate::linear::{Call, Size, take};
+use crate::linear::{Call, Size};
 use crate::observer::{Observer, Place, Side, Sublayer};
 use crate::sublayer::{
-    Norm, NormPlacement, Site, side_by_side, sublayer, sublayer_scratch, transformation,
+    Norm, NormPlacement, Site, end, side_by_side, sublayer, sublayer_scratch, transformation,
 };
 use crate::transformer::Sizes;
 use headrow_kernels::{AttentionExtent, CachedSegment, Cpu, KvCache, Mat, MatMut, Need, Stack};
@@ -67,20 +67,13 @@ impl DecoderLayer {
         sublayer(call, last, x, stack, observer, feed);
     }
 
-    fn scratch(
-        &self,
-        cpu: Cpu,
-        threads: usize,
-        rows: usize,
-        extents: Extents,
-        d_model: usize,
-    ) -> Need {
+    /// Scratch of the sublayers for up to `rows` tokens.
+    fn scratch(&self, cpu: Cpu, threads: usize, rows: usize, extents: Extents) -> Need {
         let mut inner = self.attention.scratch(cpu, threads, rows, extents.own, true);
         if let Some((cross, _)) = &self.cross {
             inner = inner.or(cross.scratch(cpu, threads, rows, extents.source));
         }
-        let inner = inner.or(self.feed_forward.scratch(cpu, threads, rows));
-        sublayer_scratch(self.placement, rows, d_model, inner)
+        inner.or(self.feed_forward.scratch(cpu, threads, rows))
     }
 }
 
@@ -120,11 +113,7 @@ impl Decoder {
             layer.forward(pass, index, x.reborrow(), memory, stack, observer);
             observer.state(Side::Decoder, index + 1, x.as_ref());
         }
-        if let Some(norm) = &self.final_norm {
-            let (mut normed, _) = take(stack, x.rows(), x.cols());
-            norm.forward(pass.call, x.as_ref(), normed.reborrow());
-            x.copy_from(normed.as_ref());
-        }
+        end(self.final_norm.as_ref(), pass.call, x.reborrow(), stack);
         observer.output(Side::Decoder, x.as_ref());
     }
 
@@ -175,7 +164,10 @@ impl Decoder {
         d_model: usize,
     ) -> Need {
         let layers = self.layers.iter();
-        let needs = layers.map(|layer| layer.scratch(cpu, threads, rows, extents, d_model));
+        let needs = layers.map(|layer| {
+            let inner = layer.scratch(cpu, threads, rows, extents);
+            sublayer_scratch(layer.placement, rows, d_model, inner)
+        });
         needs.fold(Need::of::<f32>(rows * d_model), Need::or)
     }
 }

@@ -67,6 +67,14 @@ pub(crate) struct Tokens<'a> {
     pub(crate) places: &'a [u32],
 }
 
+/// What an embedding computes from, and who computes.
+#[derive(Clone, Copy)]
+struct Given<'a> {
+    call: Call<'a>,
+    tokens: Tokens<'a>,
+    sinusoids: Option<Mat<'a>>,
+}
+
 impl Embedding {
     /// Words alone, without positions, types, norm or projection.
     pub(crate) fn plain(words: Arc<Words>, tokens: &TokenInput) -> Embedding {
@@ -92,39 +100,27 @@ impl Embedding {
         out: MatMut<'_>,
         stack: &mut Stack<'_>,
     ) {
+        let given = Given { call, tokens, sinusoids };
         let Some(Projection::Sum(map)) = &self.projection else {
-            return self.normed_sum(call, tokens, sinusoids, out, stack);
+            return self.normed_sum(given, out, stack);
         };
         let (mut narrow, mut stack) = take(stack, tokens.ids.len(), self.width);
-        self.normed_sum(call, tokens, sinusoids, narrow.reborrow(), &mut stack);
+        self.normed_sum(given, narrow.reborrow(), &mut stack);
         let identity = Activation::Identity;
         map.forward(call, narrow.as_ref(), identity, None, out, &mut stack);
     }
 
     /// out ← LN(sum), or the sum alone.
-    fn normed_sum(
-        &self,
-        call: Call<'_>,
-        tokens: Tokens<'_>,
-        sinusoids: Option<Mat<'_>>,
-        out: MatMut<'_>,
-        stack: &mut Stack<'_>,
-    ) {
-        let Some(norm) = &self.norm else { return self.sum(call, tokens, sinusoids, out, stack) };
+    fn normed_sum(&self, given: Given<'_>, out: MatMut<'_>, stack: &mut Stack<'_>) {
+        let Some(norm) = &self.norm else { return self.sum(given, out, stack) };
         let (mut sum, mut stack) = take(stack, out.rows(), out.cols());
-        self.sum(call, tokens, sinusoids, sum.reborrow(), &mut stack);
-        norm.forward(call, sum.as_ref(), out);
+        self.sum(given, sum.reborrow(), &mut stack);
+        norm.forward(given.call, sum.as_ref(), out);
     }
 
     /// out ← scale·word + type + position.
-    fn sum(
-        &self,
-        call: Call<'_>,
-        tokens: Tokens<'_>,
-        sinusoids: Option<Mat<'_>>,
-        out: MatMut<'_>,
-        stack: &mut Stack<'_>,
-    ) {
+    fn sum(&self, given: Given<'_>, out: MatMut<'_>, stack: &mut Stack<'_>) {
+        let Given { call, tokens, sinusoids } = given;
         let (rows, cols) = (out.rows(), out.cols());
         let (positions, mut stack) = stack.take::<u32>(rows);
         self.positions.rows(tokens.ids, tokens.places, positions);

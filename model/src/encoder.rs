@@ -2,10 +2,10 @@
 
 use crate::attention::{Pass, SelfAttention};
 use crate::feed_forward::FeedForward;
-use crate::linear::{Size, take};
+use crate::linear::Size;
 use crate::observer::{Observer, Place, Side, Sublayer};
 use crate::sublayer::{
-    Norm, NormPlacement, Site, side_by_side, sublayer, sublayer_scratch, transformation,
+    Norm, NormPlacement, Site, end, side_by_side, sublayer, sublayer_scratch, transformation,
 };
 use crate::transformer::Sizes;
 use headrow_kernels::{AttentionExtent, Cpu, MatMut, Need, Segment, Stack};
@@ -48,18 +48,11 @@ impl EncoderLayer {
         sublayer(call, second, x, stack, observer, feed);
     }
 
-    fn scratch(
-        &self,
-        cpu: Cpu,
-        threads: usize,
-        rows: usize,
-        longest: usize,
-        d_model: usize,
-    ) -> Need {
+    /// Scratch of the sublayers for up to `rows` tokens.
+    fn scratch(&self, cpu: Cpu, threads: usize, rows: usize, longest: usize) -> Need {
         let extent = AttentionExtent { queries: longest, keys: longest };
         let attention = self.attention.scratch(cpu, threads, rows, extent, false);
-        let feed_forward = self.feed_forward.scratch(cpu, threads, rows);
-        sublayer_scratch(self.placement, rows, d_model, attention.or(feed_forward))
+        attention.or(self.feed_forward.scratch(cpu, threads, rows))
     }
 }
 
@@ -95,11 +88,7 @@ impl Encoder {
             layer.forward(pass, index, x.reborrow(), segments, stack, observer);
             observer.state(Side::Encoder, index + 1, x.as_ref());
         }
-        if let Some(norm) = &self.final_norm {
-            let (mut normed, _) = take(stack, x.rows(), x.cols());
-            norm.forward(pass.call, x.as_ref(), normed.reborrow());
-            x.copy_from(normed.as_ref());
-        }
+        end(self.final_norm.as_ref(), pass.call, x.reborrow(), stack);
         observer.output(Side::Encoder, x.as_ref());
     }
 
@@ -123,7 +112,10 @@ impl Encoder {
         d_model: usize,
     ) -> Need {
         let layers = self.layers.iter();
-        let needs = layers.map(|layer| layer.scratch(cpu, threads, rows, longest, d_model));
+        let needs = layers.map(|layer| {
+            let inner = layer.scratch(cpu, threads, rows, longest);
+            sublayer_scratch(layer.placement, rows, d_model, inner)
+        });
         needs.fold(Need::of::<f32>(rows * d_model), Need::or)
     }
 }

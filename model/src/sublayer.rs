@@ -118,6 +118,15 @@ pub(crate) fn side_by_side(
     add(g, normed.as_ref(), Sum { residual, out, stack, place, observer });
 }
 
+/// x ← LN(x): the norm that ends a stack, where it has one.
+pub(crate) fn end(norm: Option<&Norm>, call: Call<'_>, mut x: MatMut<'_>, stack: &mut Stack<'_>) {
+    if let Some(norm) = norm {
+        let (mut normed, _) = take(stack, x.rows(), x.cols());
+        norm.forward(call, x.as_ref(), normed.reborrow());
+        x.copy_from(normed.as_ref());
+    }
+}
+
 /// out ← f(z) + residual. An observer of increments sees f(z) before the sum, which has the same bits then.
 fn add(f: impl FnOnce(Mat<'_>, Sum<'_, '_>), z: Mat<'_>, sum: Sum<'_, '_>) {
     if !sum.observer.wants_increments() {

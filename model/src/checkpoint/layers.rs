@@ -20,12 +20,11 @@ impl Reader<'_> {
         names: &StackNames,
         parts: impl Fn(&Layer<'_>) -> LayerParts,
     ) -> Result<Encoder> {
-        let (stack, d_model) = (config.encoder()?, config.d_model);
-        let layers = self.each_layer((stack, d_model), names, |reader, layer| {
-            reader.encoder_layer(layer, parts(layer))
-        })?;
-        let final_norm = self.final_norm((stack, d_model), names)?;
-        let buckets = self.buckets(stack, names)?;
+        let stack = config.encoder()?;
+        let (layers, final_norm, buckets) =
+            self.stack((stack, config.d_model), names, |reader, layer| {
+                reader.encoder_layer(layer, parts(layer))
+            })?;
         Ok(Encoder { depth: stack.layers, layers, final_norm, buckets })
     }
 
@@ -36,28 +35,28 @@ impl Reader<'_> {
         names: &StackNames,
         parts: impl Fn(&Layer<'_>) -> LayerParts,
     ) -> Result<Decoder> {
-        let (stack, d_model) = (config.decoder()?, config.d_model);
-        let layers = self.each_layer((stack, d_model), names, |reader, layer| {
-            reader.decoder_layer(layer, parts(layer))
-        })?;
-        let final_norm = self.final_norm((stack, d_model), names)?;
-        Ok(Decoder { layers, final_norm, buckets: self.buckets(stack, names)? })
+        let stack = (config.decoder()?, config.d_model);
+        let (layers, final_norm, buckets) =
+            self.stack(stack, names, |reader, layer| reader.decoder_layer(layer, parts(layer)))?;
+        Ok(Decoder { layers, final_norm, buckets })
     }
 
-    /// What `assemble` makes of the layers of a stack, one after the other.
-    fn each_layer<T>(
+    /// What `assemble` makes of the layers of a stack, one after the other, the norm behind them, and the biases of positions.
+    fn stack<T>(
         &mut self,
         (stack, d_model): (&StackConfig, usize),
         names: &StackNames,
         assemble: impl Fn(&mut Self, &Layer<'_>) -> Result<T>,
-    ) -> Result<Vec<T>> {
+    ) -> Result<(Vec<T>, Option<Norm>, Vec<f32>)> {
         let before = names.whole(names.layers);
         let numbers = 0..self.layers(&before, stack.distinct_layers);
         let layers = numbers.map(|number| {
             let prefix = format!("{before}{number}.");
             assemble(self, &Layer { stack, d_model, number, prefix })
         });
-        layers.collect()
+        let layers = layers.collect::<Result<Vec<T>>>()?;
+        let final_norm = self.final_norm((stack, d_model), names)?;
+        Ok((layers, final_norm, self.buckets(stack, names)?))
     }
 
     fn encoder_layer(&mut self, layer: &Layer<'_>, parts: LayerParts) -> Result<EncoderLayer> {
