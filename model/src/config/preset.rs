@@ -39,8 +39,9 @@ impl Config {
     /// The text of a `config.json` that reads as this config again.
     ///
     /// # Errors
-    /// [`Error::Config`] for another family than this library's own, whose files others write, and for values that could not be
-    /// read again; [`Error::WrongInput`] for inputs that the family does not have.
+    /// [`Error::Config`](crate::Error::Config) for another family than this library's own, whose files others write, and
+    /// for values that could not be read again; [`Error::WrongInput`](crate::Error::WrongInput) for inputs that the
+    /// family does not have.
     pub fn to_json(&self) -> Result<String> {
         if self.family != Family::Paper {
             let problem = format!("a config of the family {} is not written", self.family);
@@ -54,7 +55,8 @@ impl Config {
     /// that a checkpoint may have or not are left out.
     ///
     /// # Errors
-    /// [`Error::Config`] when a field is out of its range or there are more layers than any model has.
+    /// [`Error::Config`](crate::Error::Config) when a field is out of its range or there are more layers than any model
+    /// has.
     pub fn tensors(&self) -> Result<Vec<(String, Vec<usize>)>> {
         const MOST_LAYERS: usize = 1 << 16;
         self.check("config")?;
