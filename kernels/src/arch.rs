@@ -1,5 +1,6 @@
 //! Instruction sets: the kernels and the few machine registers that have no safe face.
 
+mod args;
 pub(crate) mod marked;
 pub(crate) mod scalar;
 pub(crate) mod tiles;
@@ -9,6 +10,8 @@ pub(crate) mod vector;
 pub(crate) mod aarch64;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86_64;
+
+pub(crate) use args::{Distance, PackArgs, PackRows, Tile, TileArgs};
 
 /// The floating-point mode of this thread, put back when it goes out of scope.
 ///

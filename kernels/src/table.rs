@@ -1,6 +1,6 @@
 //! Which kernel runs on which instruction set: the only place where one is chosen.
 
-use crate::arch;
+use crate::arch::{self, PackRows, Tile};
 use crate::cpu::Isa;
 use crate::gemm::epilogue::{self, Finish};
 use crate::rope::{self, Turn};
@@ -15,75 +15,6 @@ pub(crate) struct Table {
     pub(crate) isa: Isa,
     pub(crate) gemm: GemmKernels,
     pub(crate) rows: RowKernels,
-}
-
-/// A block of a matrix product:
-///
-/// C\[i, j\] ← Σ_p A\[i, p\]·B\[p, j\] for i < m, j < n, each as ONE chain of fused multiply-adds in ascending
-/// p, starting from +0, or from the old C\[i, j\] when `accumulate`.
-///
-/// Element \[i, p\] of A is at `a + i·lda + p`: A is row-major, whatever `lda`. B comes in panels of nr
-/// columns: \[p, j\] is at `b + (j / nr)·panel + p·ldb + j mod nr`. So a packed B has `ldb = nr` and
-/// `panel = k·nr` (more when the block is a part of its depth); a row-major B has its row stride as
-/// `ldb` and `panel = nr`; with n ≤ nr, `panel` means nothing. \[i, j\] of C is at `c + i·ldc + j`.
-///
-/// Any m and n: the kernel cuts the block into its tiles, panel after panel, so that a panel meets all rows while
-/// it is in the first-level cache. Exactly the named elements are read and written. Without
-/// `accumulate` C is not read.
-///
-/// # Safety
-/// m, n ≥ 1; the elements named above are valid; C overlaps neither A nor B; the machine runs the kernel's
-/// instruction set.
-pub(crate) type Tile = unsafe fn(tile: TileArgs);
-
-/// The operands of a [`Tile`].
-#[derive(Clone, Copy)]
-pub(crate) struct TileArgs {
-    pub(crate) m: usize,
-    pub(crate) n: usize,
-    pub(crate) k: usize,
-    pub(crate) a: *const f32,
-    pub(crate) lda: usize,
-    pub(crate) b: *const f32,
-    pub(crate) ldb: usize,
-    pub(crate) panel: usize,
-    pub(crate) c: *mut f32,
-    pub(crate) ldc: usize,
-    pub(crate) accumulate: bool,
-    /// A hint: when B comes from beyond the second-level cache, it pays to ask for the next panels in advance.
-    pub(crate) from: Distance,
-}
-
-/// Where an operand is likely to lie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Distance {
-    /// In the second-level cache, or nearer.
-    Near,
-    /// Beyond it.
-    Far,
-    /// In main memory.
-    Memory,
-}
-
-/// Packs rows as the columns of one panel: Bᵀ as the kernel wants B.
-///
-/// `to[p·nr + j] = from[min(j, rows − 1)·ld + p]` for j < nr and p < depth: columns beyond the last row repeat
-/// it, so that nothing in a panel is stale (a product with a denormal left over costs time).
-///
-/// # Safety
-/// `rows ≥ 1`, nr of the kernel's row in the table, the elements named above are valid for reading and
-/// writing and do not overlap; the machine runs the kernel's instruction set.
-pub(crate) type PackRows = unsafe fn(args: PackArgs);
-
-/// The operands of [`PackRows`].
-#[derive(Clone, Copy)]
-pub(crate) struct PackArgs {
-    pub(crate) rows: usize,
-    pub(crate) depth: usize,
-    pub(crate) from: *const f32,
-    pub(crate) ld: usize,
-    pub(crate) nr: usize,
-    pub(crate) to: *mut f32,
 }
 
 /// GEMM on one instruction set.

@@ -4,8 +4,9 @@
 //! has read so far in the decoder ([`SelfAttention::forward_cached`]), and the decoder attends to the encoder's
 //! output ([`CrossAttention`]).
 
-use crate::linear::{Call, Linear, Size, room, take};
+use crate::linear::{Call, Linear, room, take};
 use crate::observer::{Observer, Place};
+use crate::size::Size;
 use crate::sublayer::Sum;
 use headrow_kernels::{
     Activation, AttentionExtent, AttentionOutput, AttentionShape, CachedSegment, Cpu, KvCache,

@@ -3,6 +3,7 @@
 //! One file per group of families, each with two functions: what `config.json` says in our letters, and
 //! which tensor is which part of a [`Transformer`]. The layers themselves know no family.
 
+mod config_file;
 mod layers;
 mod names;
 mod parts;
@@ -22,60 +23,13 @@ mod torch;
 mod vit;
 mod whisper;
 
-use crate::config::{Config, Fields};
+use crate::config::{Config, Family, Fields};
 use crate::error::Result;
 use crate::transformer::Transformer;
 use crate::weights::Checkpoint;
 use headrow_kernels::Cpu;
-pub(crate) use paper::to_json as config_json;
 pub(crate) use reader::{Part, Reader};
 use std::fmt;
-
-/// Families of checkpoints: each has its own names for the same layers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Family {
-    /// BERT, and MiniLM and others distilled into its form.
-    Bert,
-    /// RoBERTa, XLM-RoBERTa, CamemBERT: positions start behind the padding id.
-    Roberta,
-    /// DistilBERT: no token types, no pooler.
-    DistilBert,
-    /// ALBERT: layers share their weights, narrow embeddings.
-    Albert,
-    /// Vision Transformer.
-    Vit,
-    /// GPT-2.
-    Gpt2,
-    /// GPT-NeoX and Pythia: attention and feed-forward side by side.
-    GptNeoX,
-    /// OPT.
-    Opt,
-    /// Llama 2 and 3, and the many in its form.
-    Llama,
-    /// Mistral: Llama with a sliding window.
-    Mistral,
-    /// Qwen 2: Llama with biases of queries, keys and values.
-    Qwen2,
-    /// T5 1.0 and 1.1.
-    T5,
-    /// Marian's translators.
-    Marian,
-    /// BART.
-    Bart,
-    /// mBART: pre-norm.
-    MBart,
-    /// M2M-100 and NLLB.
-    M2M100,
-    /// Whisper: speech to text, from spectrograms.
-    Whisper,
-    /// OpenNMT's Transformer.
-    OpenNmt,
-    /// A state dict of `torch.nn.Transformer`: two stacks without embeddings.
-    Torch,
-    /// The paper's Transformer with all options of this library, and its own plain names.
-    Paper,
-}
 
 /// How one family is read.
 struct Reading {
@@ -132,26 +86,6 @@ impl fmt::Display for Family {
     }
 }
 
-/// What a `config.json` says, in our letters.
-pub(crate) fn read_config(fields: &Fields<'_>) -> Result<Config> {
-    let word = fields.word("model_type", None)?;
-    let Some(reading) = READINGS.iter().find(|reading| reading.words.contains(&word.as_str()))
-    else {
-        let known: Vec<&str> = READINGS.iter().flat_map(|reading| reading.words).copied().collect();
-        let hint = format!(" (expected one of {})", known.join(", "));
-        return Err(fields.unsupported("model_type", &word, &hint));
-    };
-    let mut config = (reading.config)(fields, reading.family)?;
-    config.architectures = fields.words("architectures")?;
-    config.labels = fields.labels()?;
-    Ok(config)
-}
-
-/// The family's word for a field of [`Config`], for messages.
-pub(crate) fn field_name(family: Family, field: &'static str) -> &'static str {
-    (family.reading().field)(field)
-}
-
 /// Compares the checkpoint with `config`, then reads and packs it.
 pub(crate) fn load(config: &Config, checkpoint: &Checkpoint<'_>, cpu: Cpu) -> Result<Transformer> {
     let Reading { canonical, build, harmless, .. } = *config.family.reading();
@@ -162,7 +96,7 @@ pub(crate) fn load(config: &Config, checkpoint: &Checkpoint<'_>, cpu: Cpu) -> Re
 }
 
 /// Name and shape of every tensor that `config` asks for, in the order of asking.
-pub(crate) fn list(config: &Config) -> Result<Vec<(String, Vec<usize>)>> {
+fn list(config: &Config) -> Result<Vec<(String, Vec<usize>)>> {
     let Reading { canonical, build, .. } = *config.family.reading();
     let nothing = Checkpoint::nothing();
     let mut list = Reader::list(&nothing, canonical);

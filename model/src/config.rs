@@ -4,18 +4,60 @@
 //! read strictly: an unknown word, a value out of range or a kind of model we do not compute is an error that
 //! names the field. A field that is absent has the value that the family's reference implementation gives it.
 
+mod check;
 mod fields;
 mod preset;
 
-use crate::checkpoint;
 use crate::error::{Error, Result};
-use crate::position::{BucketRange, Rotary, RotaryScaling, SinusoidLayout, check_buckets};
-use crate::sublayer::NormPlacement;
+use crate::position::{Rotary, SinusoidLayout};
 pub(crate) use fields::{Fields, printable, read_file, regular_file};
 use headrow_kernels::Activation;
-use std::path::Path;
 
-pub use crate::checkpoint::Family;
+/// Families of checkpoints: each has its own names for the same layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Family {
+    /// BERT, and MiniLM and others distilled into its form.
+    Bert,
+    /// RoBERTa, XLM-RoBERTa, CamemBERT: positions start behind the padding id.
+    Roberta,
+    /// DistilBERT: no token types, no pooler.
+    DistilBert,
+    /// ALBERT: layers share their weights, narrow embeddings.
+    Albert,
+    /// Vision Transformer.
+    Vit,
+    /// GPT-2.
+    Gpt2,
+    /// GPT-NeoX and Pythia: attention and feed-forward side by side.
+    GptNeoX,
+    /// OPT.
+    Opt,
+    /// Llama 2 and 3, and the many in its form.
+    Llama,
+    /// Mistral: Llama with a sliding window.
+    Mistral,
+    /// Qwen 2: Llama with biases of queries, keys and values.
+    Qwen2,
+    /// T5 1.0 and 1.1.
+    T5,
+    /// Marian's translators.
+    Marian,
+    /// BART.
+    Bart,
+    /// mBART: pre-norm.
+    MBart,
+    /// M2M-100 and NLLB.
+    M2M100,
+    /// Whisper: speech to text, from spectrograms.
+    Whisper,
+    /// OpenNMT's Transformer.
+    OpenNmt,
+    /// A state dict of `torch.nn.Transformer`: two stacks without embeddings.
+    Torch,
+    /// The paper's Transformer with all options of this library, and its own plain names.
+    Paper,
+}
 
 /// The sizes and options of a Transformer: an encoder, a decoder, or both.
 #[derive(Clone, Debug, PartialEq)]
@@ -281,6 +323,18 @@ impl Biases {
     }
 }
 
+/// Where a layer normalises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NormPlacement {
+    /// LN(x + f(x)), as in the paper.
+    Post,
+    /// x + f(LN(x)); the stack then ends with a norm of its own.
+    Pre,
+    /// x + f(LN₁(x)) + g(LN₂(x)): attention and feed-forward side by side, as in GPT-NeoX.
+    Parallel,
+}
+
 /// How a norm is defined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -324,28 +378,7 @@ pub struct SpecialTokens {
     pub decoder_start: Option<u32>,
 }
 
-/// Largest `config.json` that is read.
-const MAX_BYTES: u64 = 16 << 20;
-
 impl Config {
-    /// Reads a `config.json`.
-    pub fn from_file(path: impl AsRef<Path>) -> Result<Config> {
-        let path = path.as_ref();
-        let bytes = read_file(path, MAX_BYTES)?;
-        Config::parse(&bytes, &path.display().to_string())
-    }
-
-    /// Reads the text of a `config.json`.
-    pub fn from_json(json: &[u8]) -> Result<Config> {
-        Config::parse(json, "config")
-    }
-
-    fn parse(json: &[u8], place: &str) -> Result<Config> {
-        let config = checkpoint::read_config(&Fields::parse(json, place)?)?;
-        config.check(place)?;
-        Ok(config)
-    }
-
     /// A config without stacks, to be filled in.
     pub(crate) fn empty(family: Family, d_model: usize) -> Config {
         Config {
@@ -391,28 +424,6 @@ impl Config {
             && self.stacks().filter(|(_, stack)| stack.tokens().is_some()).count() == 2
     }
 
-    /// What a decoder cannot have.
-    fn check_decoder(&self, place: &str) -> Result<()> {
-        let name = |field| checkpoint::field_name(self.family, field);
-        let Some(stack) = &self.decoder else { return Ok(()) };
-        if stack.distinct_layers != stack.layers {
-            let problem = "every layer of a decoder has weights of its own";
-            return Err(wrong(place, name("distinct_layers"), problem));
-        }
-        if stack.placement == NormPlacement::Parallel && self.encoder.is_some() {
-            let problem = "side by side leaves no place for attention to the encoder";
-            return Err(wrong(place, name("placement"), problem));
-        }
-        match stack.tokens().map(|tokens| tokens.positions) {
-            // The count would depend on where a prompt is cut.
-            Some(Positions::Learned { padding: Some(_), .. }) => {
-                let problem = "a decoder's positions count every token";
-                Err(wrong(place, name("padding"), problem))
-            }
-            _ => Ok(()),
-        }
-    }
-
     /// v: tokens that are read out, or read when nothing is. 0 for a model without tokens.
     pub fn vocabulary(&self) -> usize {
         self.last_stack().map_or(0, StackConfig::vocabulary)
@@ -421,36 +432,6 @@ impl Config {
     /// The longest sequence that is read out of, as [`StackConfig::max_length`].
     pub fn max_length(&self) -> usize {
         self.last_stack().map_or(0, StackConfig::max_length)
-    }
-
-    /// Ranges of the fields and relations between them, also of a config that was changed after it was
-    /// read. Against the weights they are checked when those are opened.
-    pub(crate) fn check(&self, place: &str) -> Result<()> {
-        let name = |field| checkpoint::field_name(self.family, field);
-        check_size(place, name("d_model"), self.d_model)?;
-        if self.encoder.is_none() && self.decoder.is_none() {
-            return Err(wrong(place, "model_type", "neither an encoder nor a decoder"));
-        }
-        for (side, stack) in self.stacks() {
-            let range = if side == "encoder" { BucketRange::Both } else { BucketRange::Past };
-            // Of two stacks the message says which one.
-            let both = self.encoder.is_some() && self.decoder.is_some();
-            let place = if both { &format!("{place}: {side}") } else { place };
-            stack.check(self.family, self.d_model, range, place)?;
-        }
-        self.check_decoder(place)?;
-        if self.shares_words() {
-            let sizes = self.stacks().filter_map(|(_, stack)| stack.tokens());
-            let mut sizes = sizes.map(|tokens| (tokens.vocabulary, tokens.width));
-            let first = sizes.next();
-            if sizes.any(|other| Some(other) != first) {
-                return Err(wrong(place, name("shared_words"), "the tables differ in size"));
-            }
-        }
-        if !(self.read_out.scale.is_finite() && self.read_out.scale > 0.0) {
-            return Err(wrong(place, "read_out.scale", "must be above 0 and finite"));
-        }
-        Ok(())
     }
 }
 
@@ -542,22 +523,6 @@ impl StackConfig {
         }
     }
 
-    /// The longest sequence that a session may ask for: beyond [`StackConfig::max_length`] where the rotary base then
-    /// grows.
-    pub(crate) fn longest_stretched(&self) -> usize {
-        let length = self.max_length();
-        match &self.relative {
-            &RelativePositions::Rotary(Rotary {
-                scaling: RotaryScaling::Dynamic { factor },
-                max_position,
-                ..
-            }) if length == max_position => {
-                ((length as f64 * factor) as usize).min(StackConfig::UNLIMITED).max(length)
-            }
-            _ => length,
-        }
-    }
-
     /// The longest sequence of a model that sets no limit itself.
     pub const UNLIMITED: usize = 1 << 24;
 
@@ -569,70 +534,6 @@ impl StackConfig {
         let inner = times(self.d_ff, if self.gating == Gating::Gated { 3 } else { 2 });
         let wide = queries.saturating_add(keys).saturating_add(inner);
         times(self.layers, times(d_model, wide))
-    }
-
-    fn check(&self, family: Family, d_model: usize, range: BucketRange, place: &str) -> Result<()> {
-        let name = |field| checkpoint::field_name(family, field);
-        let refused = |field: &'static str, problem: &str| Err(wrong(place, name(field), problem));
-        let sizes = [
-            ("layers", self.layers),
-            ("distinct_layers", self.distinct_layers),
-            ("heads", self.heads),
-            ("kv_heads", self.kv_heads),
-            ("d_k", self.d_k),
-            ("d_v", self.d_v),
-            ("d_ff", self.d_ff),
-        ];
-        // Heads come before their widths, which follow from them where the file does not give them.
-        if self.heads > 0 && self.d_k == d_model / self.heads && !d_model.is_multiple_of(self.heads)
-        {
-            let problem = format!("{} heads do not divide {d_model}", self.heads);
-            return refused("heads", &problem);
-        }
-        for (field, size) in sizes {
-            check_size(place, name(field), size)?;
-        }
-        if !self.heads.is_multiple_of(self.kv_heads) {
-            let problem = format!("{} do not divide {} heads", self.kv_heads, self.heads);
-            return refused("kv_heads", &problem);
-        }
-        if self.distinct_layers > self.layers {
-            let problem = format!("{} of {} layers", self.distinct_layers, self.layers);
-            return refused("distinct_layers", &problem);
-        }
-        if self.distinct_layers < self.layers && self.scale == ScoreScale::PaperByLayer {
-            return refused("distinct_layers", "shared layers have one factor of their scores");
-        }
-        if self.softcap.is_some_and(|cap| !(cap.is_finite() && cap > 0.0)) {
-            return refused("softcap", "must be above 0 and finite");
-        }
-        if self.window == Some(0) {
-            return refused("window", "must not be 0");
-        }
-        // Also once it is rounded to f32.
-        if !(self.epsilon > 0.0 && self.epsilon.is_finite()) {
-            let problem = format!("must be above 0 and finite, found {}", self.epsilon);
-            return refused("epsilon", &problem);
-        }
-        self.check_relative(range, place, &name)?;
-        self.input.check(d_model, place, &name)
-    }
-
-    fn check_relative(
-        &self,
-        range: BucketRange,
-        place: &str,
-        name: &dyn Fn(&'static str) -> &'static str,
-    ) -> Result<()> {
-        match &self.relative {
-            RelativePositions::Rotary(rotary) => rotary.check(self.d_k, place),
-            &RelativePositions::Buckets { buckets, max_distance } => {
-                check_size(place, name("buckets"), buckets)?;
-                check_size(place, name("max_distance"), max_distance)?;
-                check_buckets(range, buckets, max_distance, place)
-            }
-            RelativePositions::None | RelativePositions::Alibi => Ok(()),
-        }
     }
 }
 
@@ -646,69 +547,9 @@ impl Input {
             Input::Vectors => "vectors",
         }
     }
-
-    fn check(
-        &self,
-        d_model: usize,
-        place: &str,
-        name: &dyn Fn(&'static str) -> &'static str,
-    ) -> Result<()> {
-        let refused = |field, problem: &str| Err(wrong(place, name(field), problem));
-        match self {
-            Input::Tokens(tokens) => {
-                check_size(place, name("vocabulary"), tokens.vocabulary)?;
-                check_size(place, name("width"), tokens.width)?;
-                if !(tokens.scale.is_finite() && tokens.scale > 0.0) {
-                    return refused("scale", "must be above 0 and finite");
-                }
-                match tokens.positions {
-                    Positions::Learned { rows, first, padding } => {
-                        check_size(place, name("positions"), rows)?;
-                        if rows.saturating_sub(first) == 0 {
-                            let problem = format!("{rows} rows leave no position from {first} on");
-                            return refused("positions", &problem);
-                        }
-                        if padding.is_some() && first == 0 {
-                            return refused("first_position", "0 leaves no row for padding");
-                        }
-                        Ok(())
-                    }
-                    Positions::Sinusoidal { layout, .. } => {
-                        layout.check(tokens.sum_width(d_model), place)
-                    }
-                    Positions::None => Ok(()),
-                }
-            }
-            &Input::Patches { image, patch, channels } => {
-                check_size(place, "image_size", image)?;
-                check_size(place, "patch_size", patch)?;
-                check_size(place, "num_channels", channels)?;
-                if !image.is_multiple_of(patch) {
-                    return refused("patch_size", &format!("{patch} does not divide {image}"));
-                }
-                Ok(())
-            }
-            &Input::Spectrogram { bands, frames } => {
-                check_size(place, "num_mel_bins", bands)?;
-                check_size(place, "max_source_positions", frames)
-            }
-            Input::Vectors => check_size(place, name("d_model"), d_model),
-        }
-    }
 }
 
-/// Not 0, and small enough that ids, positions and sums of a few sizes fit their types on every machine.
-fn check_size(place: &str, field: &str, size: usize) -> Result<()> {
-    match size {
-        0 => Err(wrong(place, field, "must not be 0")),
-        _ if size > u32::MAX as usize => {
-            Err(wrong(place, field, &format!("{size} is beyond any model")))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn wrong(place: &str, field: &str, problem: &str) -> Error {
+pub(crate) fn wrong(place: &str, field: &str, problem: &str) -> Error {
     let (place, field, problem) = (place.to_owned(), field.to_owned(), problem.to_owned());
     Error::Config { place, field, problem }
 }

@@ -1,13 +1,13 @@
 //! §3.1: the decoder, a stack of N equal layers of three sublayers each, or of two when there is no encoder to attend to.
 
 use crate::attention::{CrossAttention, Pass, SelfAttention};
+use crate::config::NormPlacement;
 use crate::feed_forward::FeedForward;
-use crate::linear::{Call, Size};
+use crate::linear::Call;
 use crate::observer::{Observer, Place, Side, Sublayer};
-use crate::sublayer::{
-    Norm, NormPlacement, Site, end, side_by_side, sublayer, sublayer_scratch, transformation,
-};
-use crate::transformer::Sizes;
+use crate::size::Size;
+use crate::size::Sizes;
+use crate::sublayer::{Norm, Site, end, side_by_side, sublayer, sublayer_scratch, transformation};
 use headrow_kernels::{AttentionExtent, CachedSegment, Cpu, KvCache, Mat, MatMut, Need, Stack};
 
 /// Masked self-attention, attention to the encoder's output, then the feed-forward network.

@@ -1,8 +1,9 @@
 //! §3.4: from ids to vectors: words times √d_model, plus position, plus token type; and back, from vectors to scores of words.
 
 use crate::config::TokenInput;
-use crate::linear::{Call, Linear, Size, room, take};
+use crate::linear::{Call, Linear, room, take};
 use crate::position::PositionTable;
+use crate::size::Size;
 use crate::sublayer::Norm;
 use headrow_kernels::{
     Activation, Cpu, Epilogue, LeftKind, Lookup, Mat, MatMut, Need, PackedB, RightKind, Stack,

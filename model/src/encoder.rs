@@ -1,13 +1,12 @@
 //! §3.1: the encoder, a stack of N equal layers of two sublayers each.
 
 use crate::attention::{Pass, SelfAttention};
+use crate::config::NormPlacement;
 use crate::feed_forward::FeedForward;
-use crate::linear::Size;
 use crate::observer::{Observer, Place, Side, Sublayer};
-use crate::sublayer::{
-    Norm, NormPlacement, Site, end, side_by_side, sublayer, sublayer_scratch, transformation,
-};
-use crate::transformer::Sizes;
+use crate::size::Size;
+use crate::size::Sizes;
+use crate::sublayer::{Norm, Site, end, side_by_side, sublayer, sublayer_scratch, transformation};
 use headrow_kernels::{AttentionExtent, Cpu, MatMut, Need, Segment, Stack};
 
 /// Self-attention, then the feed-forward network.

@@ -1,6 +1,7 @@
 //! §3.3: the position-wise feed-forward network, FFN(x) = σ(xW₁ + b₁)W₂ + b₂, and its gated form.
 
-use crate::linear::{Call, Linear, Size, room, take};
+use crate::linear::{Call, Linear, room, take};
+use crate::size::Size;
 use crate::sublayer::Sum;
 use headrow_kernels::{Activation, Cpu, Mat, Need, gate};
 

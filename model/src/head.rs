@@ -2,9 +2,10 @@
 
 use crate::embedding::ReadOut;
 use crate::error::{Error, Result};
-use crate::linear::{Call, Linear, Size, room, take};
+use crate::linear::{Call, Linear, room, take};
+use crate::size::Size;
+use crate::size::Sizes;
 use crate::sublayer::Norm;
-use crate::transformer::Sizes;
 use headrow_kernels::rows::math::tanh;
 use headrow_kernels::{Activation, Cpu, Mat, MatMut, Need, Segment, Stack};
 
@@ -222,7 +223,7 @@ impl Heads {
         sizes.add(Head::Pooler.name(), linear(&self.pooler));
         if let Some(lm) = &self.masked_lm {
             let name = Head::MaskedLm.name();
-            sizes.words(name, &lm.read_out.words);
+            sizes.shared(name, &lm.read_out.words, lm.read_out.words.size());
             sizes.add(name, lm.transform.size() + lm.norm.size() + lm.read_out.size());
         }
         if let Some(classifier) = &self.classifier {

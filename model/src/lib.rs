@@ -59,6 +59,7 @@ mod seeded;
 #[cfg(feature = "tokenizers")]
 mod sentence;
 mod session;
+mod size;
 mod spectrogram;
 mod sublayer;
 #[cfg(feature = "tokenizers")]
@@ -70,8 +71,8 @@ mod weights;
 
 pub use batch::Batch;
 pub use config::{
-    Biases, Config, Family, Gating, Input, NormKind, Positions, ReadOutConfig, RelativePositions,
-    ScoreScale, SpecialTokens, StackConfig, TokenInput, Widening,
+    Biases, Config, Family, Gating, Input, NormKind, NormPlacement, Positions, ReadOutConfig,
+    RelativePositions, ScoreScale, SpecialTokens, StackConfig, TokenInput, Widening,
 };
 pub use error::{Error, Problems, Result};
 pub use head::{Head, Normalization, Pooling};
@@ -83,7 +84,6 @@ pub use position::{Rotary, RotaryScaling, SinusoidLayout};
 #[cfg(feature = "tokenizers")]
 pub use sentence::{SentenceEncoder, SentenceOptions, TooLong};
 pub use session::{Chunk, Output, Sequence, Session, SessionOptions};
-pub use sublayer::NormPlacement;
 #[cfg(feature = "tokenizers")]
 pub use text::{AttentionKind, AttentionMap, AttentionMaps, Score, ScoredToken, TextModel};
 #[cfg(feature = "tokenizers")]

@@ -1,11 +1,10 @@
 //! xW + b: the linear maps of every layer, with the weights packed for this machine.
 
+use crate::size::Size;
 use headrow_kernels::{
     Activation, Cpu, Epilogue, LeftKind, Mat, MatMut, Need, PackedB, Par, RightKind, Stack, Write,
     gemm, gemm_scratch,
 };
-use std::iter::Sum;
-use std::ops::Add;
 
 /// Who computes: the instruction set, and the workers of this call.
 #[derive(Clone, Copy)]
@@ -51,39 +50,6 @@ impl Linear {
 
     pub(crate) fn size(&self) -> Size {
         Size::packed(&self.weight) + self.bias.as_deref().map_or(Size::default(), Size::plain)
-    }
-}
-
-/// How many numbers a part has, and the memory they take.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Size {
-    pub(crate) numbers: usize,
-    pub(crate) bytes: usize,
-}
-
-impl Size {
-    /// Numbers side by side.
-    pub(crate) fn plain(numbers: &[f32]) -> Size {
-        Size { numbers: numbers.len(), bytes: size_of_val(numbers) }
-    }
-
-    /// A packed matrix, which is padded to whole panels.
-    pub(crate) fn packed(matrix: &PackedB) -> Size {
-        Size { numbers: matrix.k() * matrix.n(), bytes: matrix.bytes() }
-    }
-}
-
-impl Add for Size {
-    type Output = Size;
-
-    fn add(self, other: Size) -> Size {
-        Size { numbers: self.numbers + other.numbers, bytes: self.bytes + other.bytes }
-    }
-}
-
-impl Sum for Size {
-    fn sum<I: Iterator<Item = Size>>(sizes: I) -> Size {
-        sizes.fold(Size::default(), Add::add)
     }
 }
 

@@ -3,7 +3,8 @@
 //! (Dosovitskiy et al., "An Image is Worth 16x16 Words", 2021.) The convolution whose steps are as wide as its
 //! kernel is a linear map of patches, so it is one product: patches as rows, channel after channel.
 
-use crate::linear::{Call, Linear, Size, room, take};
+use crate::linear::{Call, Linear, room, take};
+use crate::size::Size;
 use headrow_kernels::{Activation, Cpu, Mat, MatMut, Need, Stack};
 
 /// \[x_first; x_patch₁·W + b; …\] + positions.

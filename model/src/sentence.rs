@@ -6,8 +6,7 @@
 mod recipe;
 
 use crate::batch::Batch;
-use crate::config::Config;
-use crate::config::StackConfig;
+use crate::config::{Config, StackConfig};
 use crate::error::{Error, Result};
 use crate::head::{Head, Normalization, Pooling};
 use crate::model::{LoadOptions, Model};

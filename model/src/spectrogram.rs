@@ -5,7 +5,8 @@
 //! one stretch, and it overlaps with the next one; but every second or third window does not. So the windows are
 //! the rows of two or three matrices that lie in the input itself, and nothing is gathered.
 
-use crate::linear::{Call, Linear, Size, room};
+use crate::linear::{Call, Linear, room};
+use crate::size::Size;
 use headrow_kernels::{Activation, Cpu, Mat, MatMut, Need, Stack};
 
 /// Frames of a window.

@@ -1,21 +1,10 @@
 //! §3.1: what surrounds every sublayer, the residual sum and the layer normalisation.
 
-use crate::config::NormKind;
-use crate::linear::{Call, Size, room, take};
+use crate::config::{NormKind, NormPlacement};
+use crate::linear::{Call, room, take};
 use crate::observer::{Observer, Place};
+use crate::size::Size;
 use headrow_kernels::{LayerNorm, Mat, MatMut, Need, RmsNorm, Stack, layer_norm, rms_norm};
-
-/// Where a layer normalises.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum NormPlacement {
-    /// LN(x + f(x)), as in the paper.
-    Post,
-    /// x + f(LN(x)); the stack then ends with a norm of its own.
-    Pre,
-    /// x + f(LN₁(x)) + g(LN₂(x)): attention and feed-forward side by side, as in GPT-NeoX.
-    Parallel,
-}
 
 /// γ, β and ε of one normalisation.
 pub(crate) struct Norm {

@@ -2,15 +2,15 @@
 
 use crate::config::Config;
 use crate::decoder::Decoder;
-use crate::embedding::{Embedding, ReadOut, Tokens, Words};
+use crate::embedding::{Embedding, ReadOut, Tokens};
 use crate::encoder::Encoder;
 use crate::error::{Error, Result};
 use crate::head::Heads;
-use crate::linear::{Call, Size};
+use crate::linear::Call;
 use crate::patches::Patches;
+use crate::size::{Size, Sizes};
 use crate::spectrogram::Spectrogram;
 use headrow_kernels::{Cpu, Mat, MatMut, Need, Stack};
-use std::sync::Arc;
 
 /// The three families of Transformers, which differ in the stacks they have.
 pub(crate) struct Transformer {
@@ -83,7 +83,7 @@ impl Entrance {
     fn list(&self, sizes: &mut Sizes) {
         match self {
             Entrance::Embedding(embedding) => {
-                sizes.words("embeddings", &embedding.words);
+                sizes.shared("embeddings", &embedding.words, embedding.words.size());
                 sizes.add("embeddings", embedding.size());
             }
             Entrance::Patches(patches) => sizes.add("embeddings", patches.size()),
@@ -145,37 +145,10 @@ impl Transformer {
             decoder.list(&mut sizes);
         }
         if let Some(read_out) = &self.read_out {
-            sizes.words("read-out", &read_out.words);
+            sizes.shared("read-out", &read_out.words, read_out.words.size());
             sizes.add("read-out", read_out.size());
         }
         self.heads.list(&mut sizes);
         sizes.parts
-    }
-}
-
-/// Sizes by the name of the part.
-#[derive(Default)]
-pub(crate) struct Sizes {
-    parts: Vec<(&'static str, Size)>,
-    /// Tables that were counted.
-    words: Vec<Arc<Words>>,
-}
-
-impl Sizes {
-    /// Adds to a part. Empty parts are not listed.
-    pub(crate) fn add(&mut self, name: &'static str, size: Size) {
-        match self.parts.iter_mut().find(|(part, _)| *part == name) {
-            Some((_, sum)) => *sum = *sum + size,
-            None if size.numbers > 0 => self.parts.push((name, size)),
-            None => {}
-        }
-    }
-
-    /// Adds a table of words unless another part has it too.
-    pub(crate) fn words(&mut self, name: &'static str, words: &Arc<Words>) {
-        if !self.words.iter().any(|known| Arc::ptr_eq(known, words)) {
-            self.words.push(Arc::clone(words));
-            self.add(name, words.size());
-        }
     }
 }

@@ -1,6 +1,6 @@
 //! How a product with marked weights falls into register tiles: the same walk for every instruction set.
 
-use crate::table::TileArgs;
+use crate::arch::TileArgs;
 
 /// Calls `tile` for each part of `block` of at most `mr` rows and `width` columns, a divisor of nr.
 #[inline(always)]

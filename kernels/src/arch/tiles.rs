@@ -1,6 +1,6 @@
 //! How a block of a product falls into register tiles: the same walk for every instruction set.
 
-use crate::table::{Distance, TileArgs};
+use crate::arch::{Distance, TileArgs};
 
 /// The tiles of one instruction set, as the walk needs to know them.
 pub(crate) struct Shape {

@@ -8,10 +8,10 @@ use super::maps::MapRows;
 use super::mask::{Query, Seen};
 use super::segment::Sequence;
 use super::{AttentionShape, Mask, Source};
+use crate::arch::{Distance, Tile, TileArgs};
 use crate::cpu::Cpu;
 use crate::par::Cancel;
 use crate::rows::softmax::{Scores, cap_scores, exp_scores};
-use crate::table::{Distance, Tile, TileArgs};
 use crate::view::Mat;
 use std::ops::Range;
 

@@ -1,7 +1,7 @@
 //! Where the keys and values of one head lie: packed into panels, in place, or in the pages of a cache.
 
+use crate::arch::PackArgs;
 use crate::cpu::Cpu;
-use crate::table::PackArgs;
 use crate::view::Mat;
 use std::ops::Range;
 

@@ -2,10 +2,10 @@
 
 use super::packed::{pack_plain, pack_transposed};
 use super::{Blocking, Epilogue, Left, LeftKind, Right, RightKind, Write};
+use crate::arch::{Distance, TileArgs};
 use crate::cpu::Cpu;
 use crate::par::Par;
 use crate::scratch::{Need, Stack};
-use crate::table::{Distance, TileArgs};
 use crate::view::{Mat, MatMut};
 use std::ops::Range;
 

@@ -1,8 +1,8 @@
 //! B in panels: what the kernels read as one stream.
 
+use crate::arch::PackArgs;
 use crate::cpu::Cpu;
 use crate::scratch::ALIGN;
-use crate::table::PackArgs;
 use crate::view::Mat;
 use aligned_vec::{AVec, ConstAlign};
 use std::fmt;

@@ -5,12 +5,11 @@
 
 use super::names::{CrossNames, LM_HEAD, LayerNames, StackNames, without};
 use super::{Family, Reader, Reading};
-use crate::config::{Config, Fields, Input, Positions, StackConfig, TokenInput};
+use crate::config::{Config, Fields, Input, NormPlacement, Positions, StackConfig, TokenInput};
 use crate::embedding::ReadOut;
 use crate::error::Result;
 use crate::head::Heads;
 use crate::position::SinusoidLayout;
-use crate::sublayer::NormPlacement;
 use crate::transformer::{Entrance, Transformer};
 use std::sync::Arc;
 

@@ -3,9 +3,10 @@
 use super::names::{DecoderNames, LM_HEAD, StackNames, usual_field, without};
 use super::parts::LayerParts;
 use super::{Family, Reader, Reading};
-use crate::config::{Config, Fields, Input, Positions, ScoreScale, StackConfig, TokenInput};
+use crate::config::{
+    Config, Fields, Input, NormPlacement, Positions, ScoreScale, StackConfig, TokenInput,
+};
 use crate::error::Result;
-use crate::sublayer::NormPlacement;
 use crate::transformer::Transformer;
 
 pub(super) const GPT2: Reading = Reading {

@@ -3,9 +3,10 @@
 use super::names::{DecoderNames, StackNames, sized, usual_field, without};
 use super::parts::LayerParts;
 use super::{Family, Reader, Reading};
-use crate::config::{Biases, Config, Fields, Input, RelativePositions, StackConfig, TokenInput};
+use crate::config::{
+    Biases, Config, Fields, Input, NormPlacement, RelativePositions, StackConfig, TokenInput,
+};
 use crate::error::Result;
-use crate::sublayer::NormPlacement;
 use crate::transformer::Transformer;
 use std::ops::Range;
 

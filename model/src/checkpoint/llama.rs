@@ -3,10 +3,10 @@
 use super::names::{DecoderNames, LM_HEAD, LayerNames, StackNames, sized, usual_field, without};
 use super::{Family, Reader, Reading};
 use crate::config::{
-    Biases, Config, Fields, Gating, Input, NormKind, RelativePositions, StackConfig, TokenInput,
+    Biases, Config, Fields, Gating, Input, NormKind, NormPlacement, RelativePositions, StackConfig,
+    TokenInput,
 };
 use crate::error::Result;
-use crate::sublayer::NormPlacement;
 use crate::transformer::Transformer;
 
 pub(super) const LLAMA: Reading = Reading {

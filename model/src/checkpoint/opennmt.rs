@@ -3,11 +3,10 @@
 
 use super::bart::{self, DECODER_WORDS, ENCODER_WORDS, embedding_scale};
 use super::{Family, Reader, Reading};
-use crate::config::{Config, Fields, Input, Positions, StackConfig, TokenInput};
+use crate::config::{Config, Fields, Input, NormPlacement, Positions, StackConfig, TokenInput};
 use crate::embedding::ReadOut;
 use crate::error::Result;
 use crate::position::SinusoidLayout;
-use crate::sublayer::NormPlacement;
 use crate::transformer::Transformer;
 
 pub(super) const OPENNMT: Reading = Reading {

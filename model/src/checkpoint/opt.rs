@@ -3,9 +3,10 @@
 use super::bart::ENCODER_LAYER;
 use super::names::{DecoderNames, LM_HEAD, StackNames, sized, usual_field, without};
 use super::{Family, Reader, Reading};
-use crate::config::{Biases, Config, Fields, Input, Positions, StackConfig, TokenInput, Widening};
+use crate::config::{
+    Biases, Config, Fields, Input, NormPlacement, Positions, StackConfig, TokenInput, Widening,
+};
 use crate::error::Result;
-use crate::sublayer::NormPlacement;
 use crate::transformer::Transformer;
 
 pub(super) const OPT: Reading = Reading {

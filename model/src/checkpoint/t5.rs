@@ -4,13 +4,12 @@
 use super::names::{CrossNames, LM_HEAD, LayerNames, StackNames};
 use super::{Family, Reader, Reading};
 use crate::config::{
-    Biases, Config, Fields, Gating, Input, NormKind, RelativePositions, ScoreScale, StackConfig,
-    TokenInput,
+    Biases, Config, Fields, Gating, Input, NormKind, NormPlacement, RelativePositions, ScoreScale,
+    StackConfig, TokenInput,
 };
 use crate::embedding::ReadOut;
 use crate::error::Result;
 use crate::head::Heads;
-use crate::sublayer::NormPlacement;
 use crate::transformer::{Entrance, Transformer};
 use headrow_kernels::Activation;
 use std::sync::Arc;

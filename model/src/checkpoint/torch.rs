@@ -4,10 +4,9 @@
 use super::names::{StackNames, without};
 use super::parts::{CrossParts, Layer, LayerParts};
 use super::{Family, Part, Reader, Reading};
-use crate::config::{Biases, Config, Fields, Input, StackConfig};
+use crate::config::{Biases, Config, Fields, Input, NormPlacement, StackConfig};
 use crate::error::Result;
 use crate::head::Heads;
-use crate::sublayer::NormPlacement;
 use crate::transformer::{Entrance, Transformer};
 
 pub(super) const TORCH: Reading = Reading {

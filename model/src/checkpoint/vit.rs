@@ -2,11 +2,10 @@
 
 use super::names::{LayerNames, StackNames, sized, usual_field, without};
 use super::{Family, Part, Reader, Reading};
-use crate::config::{Biases, Config, Fields, Input, StackConfig};
+use crate::config::{Biases, Config, Fields, Input, NormPlacement, StackConfig};
 use crate::error::{Error, Result};
 use crate::head::{Before, Classifier, Heads};
 use crate::patches::Patches;
-use crate::sublayer::NormPlacement;
 use crate::transformer::{Entrance, Transformer};
 
 pub(super) const VIT: Reading = Reading {

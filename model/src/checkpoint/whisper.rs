@@ -5,11 +5,12 @@ use super::bart::{
     field as shared_field, stack_config,
 };
 use super::{Family, Part, Reader, Reading};
-use crate::config::{Biases, Config, Fields, Input, Positions, StackConfig, TokenInput};
+use crate::config::{
+    Biases, Config, Fields, Input, NormPlacement, Positions, StackConfig, TokenInput,
+};
 use crate::error::{Error, Result};
 use crate::head::Heads;
 use crate::spectrogram::{Spectrogram, TAPS};
-use crate::sublayer::NormPlacement;
 use crate::transformer::{Entrance, Transformer};
 
 const READ_OUT: &str = "proj_out.weight";

@@ -1,8 +1,6 @@
 //! Configs to begin with: the paper's two models, and what others are made of.
 
 use super::{Config, Family, Input, Positions, StackConfig, TokenInput};
-use crate::checkpoint;
-use crate::error::Result;
 use crate::position::SinusoidLayout;
 
 impl Config {
@@ -34,39 +32,6 @@ impl Config {
         config.shared_words = encoder.vocabulary() == decoder.vocabulary();
         (config.encoder, config.decoder) = (Some(encoder), Some(decoder));
         config
-    }
-
-    /// The text of a `config.json` that reads as this config again.
-    ///
-    /// # Errors
-    /// [`Error::Config`](crate::Error::Config) for another family than this library's own, whose files others write, and
-    /// for values that could not be read again; [`Error::WrongInput`](crate::Error::WrongInput) for inputs that the
-    /// family does not have.
-    pub fn to_json(&self) -> Result<String> {
-        if self.family != Family::Paper {
-            let problem = format!("a config of the family {} is not written", self.family);
-            return Err(super::wrong("config", "family", &problem));
-        }
-        self.check("config")?;
-        checkpoint::config_json(self)
-    }
-
-    /// Name and shape of every tensor that a checkpoint of this config has, in the order in which they are read. Heads
-    /// that a checkpoint may have or not are left out.
-    ///
-    /// # Errors
-    /// [`Error::Config`](crate::Error::Config) when a field is out of its range or there are more layers than any model
-    /// has.
-    pub fn tensors(&self) -> Result<Vec<(String, Vec<usize>)>> {
-        const MOST_LAYERS: usize = 1 << 16;
-        self.check("config")?;
-        for (_, stack) in self.stacks() {
-            if stack.layers > MOST_LAYERS {
-                let problem = format!("{} is beyond any model", stack.layers);
-                return Err(super::wrong("config", "layers", &problem));
-            }
-        }
-        checkpoint::list(self)
     }
 }
 

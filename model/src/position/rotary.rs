@@ -149,7 +149,9 @@ impl Rotary {
     pub fn longest(&self) -> usize {
         match self.scaling {
             RotaryScaling::Linear { factor } | RotaryScaling::Dynamic { factor } => {
-                (self.max_position as f64 * factor.max(1.0)) as usize
+                let longest = self.max_position as f64 * factor.max(1.0);
+                // An absurd factor makes no absurd length.
+                (longest as usize).min(1 << 24).max(self.max_position)
             }
             _ => self.max_position,
         }

@@ -23,8 +23,8 @@ pub struct SessionOptions {
     /// Most sequences in one batch, or extended in one call. A decoder remembers up to twice as many, so that
     /// some can wait. `None`: 32.
     pub max_sequences: Option<usize>,
-    /// Most tokens of one sequence that a decoder remembers. `None`: what the model can, up to 4096. A rotary base that grows
-    /// with the length (`dynamic`) lets a session ask for more than that, up to `factor` times as many.
+    /// Most tokens of one sequence that a decoder remembers. `None`: as many as the checkpoint declares, up to 4096. A
+    /// `linear` or `dynamic` rotary scaling lets a session ask for `factor` times as many.
     pub max_length: Option<usize>,
     /// Room for tokens that a decoder remembers, over all sequences; those with a common past share
     /// it. `None`: one sequence of the greatest length, and a page for each other one.
@@ -131,7 +131,7 @@ impl Limits {
         let (mut length, mut pages, mut source_pages) = (0, 0, 0);
         if let Some(stack) = &config.decoder {
             let wanted = options.max_length.unwrap_or(longest(stack, 1024).min(4096));
-            length = wanted.min(stack.longest_stretched());
+            length = wanted.min(stack.max_length());
             let others = sequences.saturating_mul(PAGE);
             pages = pages_for(options.cache_tokens.unwrap_or(length.saturating_add(others)));
             if encoder.is_some() {

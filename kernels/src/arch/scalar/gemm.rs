@@ -1,6 +1,6 @@
 //! GEMM in portable Rust.
 
-use crate::table::TileArgs;
+use crate::arch::TileArgs;
 
 /// See [`Tile`](crate::table::Tile). `f32::mul_add` is one rounding everywhere: in software where the
 /// processor has no such instruction.

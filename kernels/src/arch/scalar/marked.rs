@@ -1,6 +1,6 @@
 //! Products with marked weights in portable Rust.
 
-use crate::table::TileArgs;
+use crate::arch::TileArgs;
 
 /// See [`GemmKernels::marked`](crate::table::GemmKernels::marked).
 ///

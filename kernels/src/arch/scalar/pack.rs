@@ -1,6 +1,6 @@
 //! Packing in portable Rust.
 
-use crate::table::PackArgs;
+use crate::arch::PackArgs;
 
 /// See [`PackRows`](crate::table::PackRows).
 ///

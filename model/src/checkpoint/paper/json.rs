@@ -2,12 +2,11 @@
 //! an error.
 
 use crate::config::{
-    Biases, Config, Family, Fields, Gating, Input, NormKind, Positions, ReadOutConfig,
-    RelativePositions, ScoreScale, StackConfig, TokenInput, Widening,
+    Biases, Config, Family, Fields, Gating, Input, NormKind, NormPlacement, Positions,
+    ReadOutConfig, RelativePositions, ScoreScale, StackConfig, TokenInput, Widening,
 };
 use crate::error::{Error, Result};
 use crate::position::{Rotary, RotaryScaling, SinusoidLayout};
-use crate::sublayer::NormPlacement;
 use headrow_kernels::{Activation, RopeLayout};
 use serde_json::{Map, Value, json};
 

@@ -6,8 +6,8 @@
 
 #![expect(clippy::needless_range_loop, reason = "rows and vectors of a tile, by number")]
 
+use crate::arch::TileArgs;
 use crate::arch::tiles::Shape;
-use crate::table::TileArgs;
 use std::arch::aarch64::*;
 
 /// Columns of a panel: two vectors.

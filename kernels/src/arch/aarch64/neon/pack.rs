@@ -1,7 +1,7 @@
 //! Packing with 128-bit vectors.
 
+use crate::arch::PackArgs;
 use crate::arch::scalar::pack::columns_from;
-use crate::table::PackArgs;
 use std::arch::aarch64::*;
 
 /// See [`PackRows`](crate::table::PackRows): blocks of 4 rows by 4 values are transposed in registers.

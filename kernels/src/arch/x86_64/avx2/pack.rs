@@ -1,7 +1,7 @@
 //! Packing with 256-bit vectors.
 
+use crate::arch::PackArgs;
 use crate::arch::scalar::pack::columns_from;
-use crate::table::PackArgs;
 use std::arch::x86_64::*;
 
 /// See [`PackRows`](crate::table::PackRows): blocks of 8 rows by 8 values are transposed in registers.

@@ -7,8 +7,8 @@
 #![expect(clippy::needless_range_loop, reason = "rows and vectors of a tile, by number")]
 
 use super::super::{prefetch, prefetch_near};
+use crate::arch::TileArgs;
 use crate::arch::tiles::{Ahead, Shape};
-use crate::table::TileArgs;
 use std::arch::x86_64::*;
 
 /// Columns of a panel: four vectors.

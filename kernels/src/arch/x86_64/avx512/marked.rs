@@ -3,8 +3,8 @@
 #![expect(clippy::needless_range_loop, reason = "rows and vectors of a tile, by number")]
 
 use super::gemm::NR;
+use crate::arch::TileArgs;
 use crate::arch::marked::walk;
-use crate::table::TileArgs;
 use std::arch::x86_64::*;
 
 /// Rows of a tile.
