@@ -225,7 +225,8 @@ fn concat(
 ) {
     let Sum { residual, out, stack, place, observer } = sum;
     let (mut heads, mut stack) = take(stack, rows, output.weight.k());
-    observed(observer, place, heads.reborrow(), longest, |heads| attend(heads, &mut stack));
+    let par = call.par;
+    observed(par, observer, place, heads.reborrow(), longest, |heads| attend(heads, &mut stack));
     output.forward(call, heads.as_ref(), Activation::Identity, residual, out, &mut stack);
 }
 
@@ -236,6 +237,7 @@ fn concat_scratch(cpu: Cpu, threads: usize, output: &Linear, rows: usize, attend
 
 /// Runs `attend` into `heads`, with maps of up to `longest` keys for an observer that wants them.
 fn observed(
+    par: Par<'_>,
     observer: &mut dyn Observer,
     place: Place,
     heads: MatMut<'_>,
@@ -250,5 +252,7 @@ fn observed(
     let mut maps = vec![0.0; rows * longest];
     let out = MatMut::new(&mut maps, rows, longest);
     attend(AttentionOutput::from(heads).with_maps(Maps { heads: &wanted, out }));
-    observer.maps(place, Mat::new(&maps, rows, longest));
+    if !par.is_cancelled() {
+        observer.maps(place, Mat::new(&maps, rows, longest));
+    }
 }

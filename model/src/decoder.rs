@@ -107,10 +107,11 @@ impl Decoder {
         for (index, layer) in self.layers.iter().enumerate() {
             #[cfg(feature = "tracing")]
             let _span = tracing::debug_span!("decoder layer", index, tokens = x.rows()).entered();
+            layer.forward(pass, index, x.reborrow(), memory, stack, observer);
+            // What a pass that was given up has written is no state.
             if pass.call.par.is_cancelled() {
                 return;
             }
-            layer.forward(pass, index, x.reborrow(), memory, stack, observer);
             observer.state(Side::Decoder, index + 1, x.as_ref());
         }
         end(self.final_norm.as_ref(), pass.call, x.reborrow(), stack);

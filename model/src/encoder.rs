@@ -80,11 +80,12 @@ impl Encoder {
         for index in 0..self.depth {
             #[cfg(feature = "tracing")]
             let _span = tracing::debug_span!("encoder layer", index, tokens = x.rows()).entered();
+            let layer = &self.layers[index * self.layers.len() / self.depth];
+            layer.forward(pass, index, x.reborrow(), segments, stack, observer);
+            // What a pass that was given up has written is no state.
             if pass.call.par.is_cancelled() {
                 return;
             }
-            let layer = &self.layers[index * self.layers.len() / self.depth];
-            layer.forward(pass, index, x.reborrow(), segments, stack, observer);
             observer.state(Side::Encoder, index + 1, x.as_ref());
         }
         end(self.final_norm.as_ref(), pass.call, x.reborrow(), stack);

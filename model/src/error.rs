@@ -236,7 +236,7 @@ pub enum Error {
         /// What it was given.
         actual: &'static str,
     },
-    /// A sequence was removed, or belongs to another session.
+    /// A sequence was removed, or never was one of this session's.
     #[error("the session remembers no such sequence")]
     NoSequence,
     /// A call names a sequence twice.
@@ -268,7 +268,7 @@ pub enum Error {
         actual: usize,
     },
     /// Tokens were to see later ones in a decoder that looks backwards only.
-    #[error("tokens see later ones only in a decoder without window and relative positions")]
+    #[error("tokens see later ones only in a decoder without a window and biases by distance")]
     WholeChunk,
     /// A decoder has nothing to begin with: neither the config nor the options name a start token.
     #[error("neither the config nor the options name a token that the decoder starts with")]
@@ -297,7 +297,9 @@ impl Error {
             Error::TokenId { sequence, .. }
             | Error::TokenType { sequence, .. }
             | Error::EmptySequence { sequence }
-            | Error::SequenceTooLong { sequence, .. } => *sequence += first,
+            | Error::SequenceTooLong { sequence, .. }
+            | Error::InvalidLogit { sequence, .. }
+            | Error::NoToken { sequence, .. } => *sequence += first,
             _ => {}
         }
         self

@@ -37,7 +37,7 @@ pub struct Place {
 /// Sees the inside of a pass. All methods do nothing by default.
 ///
 /// Rows are the tokens of the pass in their order, sequence by sequence. Long prompts run in several passes, each of which
-/// is shown. A closure over (side, ℓ, z_ℓ) is an observer of states.
+/// is shown. Of a pass that is given up nothing is shown that was not computed. A closure over (side, ℓ, z_ℓ) is an observer of states.
 pub trait Observer {
     /// The state z_ℓ between layers, `tokens × d_model`: z₀ enters the first one, z_N leaves the last.
     fn state(&mut self, _side: Side, _layer: usize, _state: Mat<'_>) {}

@@ -132,12 +132,13 @@ impl Session {
             return Ok(());
         }
         if self.model.config().encoder.is_some() {
-            self.warm_up_encoder()?;
+            return self.warm_up_encoder();
         }
-        match self.model.config().decoder.is_some() {
-            true => self.warm_up_decoder(),
-            false => Ok(()),
-        }
+        // A session that remembers as much as it may is warm.
+        let Ok(sequence) = self.add() else { return Ok(()) };
+        let result = self.warm_up_decoder(sequence);
+        self.remove(sequence)?;
+        result
     }
 }
 

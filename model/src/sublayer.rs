@@ -73,7 +73,7 @@ pub(crate) fn sublayer(
         NormPlacement::Post => {
             let out = sum.reborrow();
             let residual = Some(x.as_ref());
-            add(f, x.as_ref(), Sum { residual, out, stack: &mut stack, place, observer });
+            add(call, f, x.as_ref(), Sum { residual, out, stack: &mut stack, place, observer });
             norm.forward(call, sum.as_ref(), x);
         }
         NormPlacement::Pre | NormPlacement::Parallel => {
@@ -81,7 +81,12 @@ pub(crate) fn sublayer(
             norm.forward(call, x.as_ref(), normed.reborrow());
             let out = sum.reborrow();
             let residual = Some(x.as_ref());
-            add(f, normed.as_ref(), Sum { residual, out, stack: &mut stack, place, observer });
+            add(
+                call,
+                f,
+                normed.as_ref(),
+                Sum { residual, out, stack: &mut stack, place, observer },
+            );
             x.copy_from(sum.as_ref());
         }
     }
@@ -101,10 +106,10 @@ pub(crate) fn side_by_side(
     let (stack, place) = (&mut stack, first.place);
     first.norm.forward(call, x.as_ref(), normed.reborrow());
     let (residual, out) = (Some(x.as_ref()), sum.reborrow());
-    add(f, normed.as_ref(), Sum { residual, out, stack, place, observer });
+    add(call, f, normed.as_ref(), Sum { residual, out, stack, place, observer });
     second.norm.forward(call, x.as_ref(), normed.reborrow());
     let (residual, out, place) = (Some(sum.as_ref()), x, second.place);
-    add(g, normed.as_ref(), Sum { residual, out, stack, place, observer });
+    add(call, g, normed.as_ref(), Sum { residual, out, stack, place, observer });
 }
 
 /// x ← LN(x): the norm that ends a stack, where it has one.
@@ -117,13 +122,15 @@ pub(crate) fn end(norm: Option<&Norm>, call: Call<'_>, mut x: MatMut<'_>, stack:
 }
 
 /// out ← f(z) + residual. An observer of increments sees f(z) before the sum, which has the same bits then.
-fn add(f: impl FnOnce(Mat<'_>, Sum<'_, '_>), z: Mat<'_>, sum: Sum<'_, '_>) {
+fn add(call: Call<'_>, f: impl FnOnce(Mat<'_>, Sum<'_, '_>), z: Mat<'_>, sum: Sum<'_, '_>) {
     if !sum.observer.wants_increments() {
         return f(z, sum);
     }
     let Sum { residual, mut out, stack, place, observer } = sum;
     f(z, Sum { residual: None, out: out.reborrow(), stack, place, observer });
-    observer.increment(place, out.as_ref());
+    if !call.par.is_cancelled() {
+        observer.increment(place, out.as_ref());
+    }
     let Some(residual) = residual else { return };
     for i in 0..out.rows() {
         out.row_mut(i).iter_mut().zip(residual.row(i)).for_each(|(sum, x)| *sum += x);

@@ -140,7 +140,7 @@ impl TextModel {
         let mut session = SessionOptions::default().with_max_sequences(rows);
         let config = self.model.config();
         if let Some(decoder) = &config.decoder {
-            let longest = decoder.max_length().min(4096);
+            let longest = decoder.usual_length().min(4096);
             let new = options.max_new_tokens.or(options.max_length).unwrap_or(longest);
             // Beside an encoder the prompt of the decoder is a few tokens.
             let (length, prompts) = match config.encoder {

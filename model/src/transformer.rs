@@ -1,10 +1,10 @@
 //! §3, figure 1: the whole. An encoder, a decoder, or an encoder whose output a decoder attends to.
 
-use crate::config::Config;
+use crate::config::{Config, wrong};
 use crate::decoder::Decoder;
 use crate::embedding::{Embedding, ReadOut, Tokens};
 use crate::encoder::Encoder;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::head::Heads;
 use crate::linear::Call;
 use crate::patches::Patches;
@@ -94,9 +94,19 @@ impl Entrance {
 }
 
 impl Transformer {
-    /// A family without a map from its tables to d_model must not be given tables of another width: a config may
-    /// be changed after it was read.
+    /// What only shows when a family has built its parts, of a config that was changed after it was read: a stack that the
+    /// family does not have, or tables of another width where it has no map from them to d_model.
     pub(crate) fn check(&self, config: &Config) -> Result<()> {
+        let stacks = [
+            ("encoder", self.encoder.is_some(), config.encoder.is_some()),
+            ("decoder", self.decoder.is_some(), config.decoder.is_some()),
+        ];
+        for (field, built, wanted) in stacks {
+            if built != wanted {
+                let problem = format!("{} folders have none", config.family);
+                return Err(wrong("config", field, &problem));
+            }
+        }
         let entrances = [
             self.encoder.as_ref().map(|(entrance, _)| entrance),
             self.decoder.as_ref().map(|(entrance, _)| entrance),
@@ -106,8 +116,7 @@ impl Transformer {
                 && *width != config.d_model
             {
                 let problem = format!("{width} features, d_model is {}", config.d_model);
-                let (place, field) = ("config".to_owned(), "width".to_owned());
-                return Err(Error::Config { place, field, problem });
+                return Err(wrong("config", "width", &problem));
             }
         }
         Ok(())

@@ -510,6 +510,15 @@ fn a_config_that_was_changed_to_another_stack_is_refused_when_it_is_loaded() {
         let error = Model::from_bytes(&config, &file(&tiny.tensors)).unwrap_err();
         assert!(matches!(error, Error::NoStack { .. }), "{family}: {error}");
     }
+    // Nor is there a second stack because the config speaks of one.
+    for family in DECODERS.into_iter().chain(["vit", "bert"]) {
+        let tiny = Tiny::new(family);
+        let mut config = tiny.config().unwrap();
+        let only = config.encoder.clone().or(config.decoder.clone());
+        (config.encoder, config.decoder) = (only.clone(), only);
+        let error = Model::from_bytes(&config, &file(&tiny.tensors)).unwrap_err();
+        assert!(matches!(error, Error::Config { .. }), "{family}: {error}");
+    }
     // Heads that do not fit the file are a matter of its tensors.
     for family in DECODERS {
         let tiny = Tiny::new(family);

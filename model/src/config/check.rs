@@ -142,6 +142,9 @@ impl Input {
                         }
                         Ok(())
                     }
+                    Positions::Sinusoidal { first, .. } if first > StackConfig::UNLIMITED => {
+                        refused("first_position", &format!("{first} is beyond any model"))
+                    }
                     Positions::Sinusoidal { layout, .. } => {
                         layout.check(tokens.sum_width(d_model), place)
                     }

@@ -147,7 +147,9 @@ impl Session {
         if chunks.iter().all(|chunk| chunk.sight == Sight::Before) {
             return Ok(());
         }
-        if stack.window.is_some() || stack.relative != RelativePositions::None {
+        let turned =
+            matches!(stack.relative, RelativePositions::None | RelativePositions::Rotary(_));
+        if stack.window.is_some() || !turned {
             return Err(Error::WholeChunk);
         }
         let rows = chunks.iter().map(|chunk| chunk.rows(self.model.config().d_model));

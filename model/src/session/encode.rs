@@ -95,6 +95,9 @@ impl Session {
         if length == 0 || stack.max_length() > self.limits.tokens && ids.is_empty() {
             return Ok(());
         }
+        if config.decoder.is_some() && self.warm_up_with_source(&batch)? {
+            return Ok(());
+        }
         let mut hidden = zeros(length * d_model);
         self.encode(&batch, &mut hidden)
     }

@@ -1,10 +1,12 @@
 //! A session as the model that decoding asks, and whole requests in one call.
 
+use super::pages::pages_for;
 use super::sequences::Sequences;
 use super::{Chunk, Output, Sequence, Session};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::generate::{Generated, GenerationOptions, Generator, Hooks, Limits, Prompt, StepModel};
+use headrow_kernels::attention::PAGE;
 
 impl StepModel for Session {
     type Sequence = Sequence;
@@ -49,7 +51,8 @@ impl Session {
         Generator::new(limits.with_cpu(self.model.cpu()))
     }
 
-    /// Continues each prompt, as many at a time as there is room for; the next one joins when another is over. Each result is
+    /// Continues each prompt, as many at a time as there is room for with all that each may generate; the next one joins when
+    /// another is over. (So a limit on new tokens, or larger caches, let more run together.) Each result is
     /// what the prompt gets alone, bit for bit.
     ///
     /// # Errors
@@ -62,9 +65,8 @@ impl Session {
         hooks: &mut dyn Hooks,
     ) -> Result<Vec<Generated>> {
         let visit = Visit::new(self);
-        visit.session.generate_each(prompts.len(), options, hooks, |session, index| {
-            Ok((session.add()?, prompts[index]))
-        })
+        let each = |index: usize| prompts[index];
+        visit.session.generate_each(prompts.len(), each, options, hooks, |session, _| session.add())
     }
 
     /// Decodes each source from the options' [`decoder_prompt`](GenerationOptions::decoder_prompt), or from the config's start
@@ -87,8 +89,8 @@ impl Session {
         };
         let visit = Visit::new(self);
         let sequences = visit.session.add_sources(sources)?;
-        let begin = |_: &mut Session, index: usize| Ok((sequences[index], prompt.as_slice()));
-        visit.session.generate_each(sequences.len(), options, hooks, begin)
+        let (each, begin) = (|_| prompt.as_slice(), |_: &mut Session, index| Ok(sequences[index]));
+        visit.session.generate_each(sequences.len(), each, options, hooks, begin)
     }
 
     /// Runs `count` requests, each begun when there is room for it; the prompts of those that begin together are read in one
@@ -96,34 +98,48 @@ impl Session {
     fn generate_each<'p>(
         &mut self,
         count: usize,
+        prompt: impl Fn(usize) -> &'p [u32],
         options: &GenerationOptions,
         hooks: &mut dyn Hooks,
-        mut begin: impl FnMut(&mut Session, usize) -> Result<(Sequence, &'p [u32])>,
+        mut begin: impl FnMut(&mut Session, usize) -> Result<Sequence>,
     ) -> Result<Vec<Generated>> {
         let mut generator = self.generator()?;
         let vocabulary = generator.limits().vocabulary;
         let mut logits = Vec::new();
         // The generator counts its requests from 0, as they are counted here.
         let mut results: Vec<Option<Generated>> = (0..count).map(|_| None).collect();
+        let room = Room::new(self, options);
         let mut next = 0;
         loop {
-            let busy = generator.running() > 0;
-            let room = generator.limits().rows.saturating_sub(generator.reserved());
+            let running = (0..next).filter(|&index| results[index].is_none());
+            let mut taken = running
+                .fold(Taken::default(), |taken, index| taken.and(room.wants(prompt(index).len())));
             // Without any running, one that has no room says so.
-            let some = (room / options.rows().max(1)).max(usize::from(!busy)).min(count - next);
-            if some > 0 {
+            let mut end = next;
+            while end < count {
+                taken = taken.and(room.wants(prompt(end).len()));
+                if taken.requests > 1 && !room.has(taken) {
+                    break;
+                }
+                end += 1;
+            }
+            if end > next {
                 let begun: Vec<_> =
-                    (next..next + some).map(|index| begin(self, index)).collect::<Result<_>>()?;
-                let chunk = |&(sequence, prompt): &_| Chunk::new(sequence, prompt);
-                let chunks: Vec<_> = begun.iter().map(chunk).collect();
-                logits.resize(some * vocabulary, 0.0);
+                    (next..end).map(|index| begin(self, index)).collect::<Result<_>>()?;
+                let prompts = (next..end).map(&prompt);
+                let chunk = |(&sequence, prompt): (&_, _)| Chunk::new(sequence, prompt);
+                let chunks: Vec<_> = begun.iter().zip(prompts).map(chunk).collect();
+                logits.resize((end - next) * vocabulary, 0.0);
                 let fed = self.extend(&chunks, Output::LastLogits, &mut logits);
                 fed.map_err(|error| error.counted_from(next))?;
-                for (&(sequence, prompt), logits) in begun.iter().zip(logits.chunks(vocabulary)) {
-                    generator.add(self, Prompt::new(sequence, prompt, logits), options, hooks)?;
+                for (index, (&sequence, logits)) in
+                    (next..end).zip(begun.iter().zip(logits.chunks(vocabulary)))
+                {
+                    let prompt = Prompt::new(sequence, prompt(index), logits);
+                    generator.add(self, prompt, options, hooks)?;
                 }
-                next += some;
-            } else if busy {
+                next = end;
+            } else if generator.running() > 0 {
                 generator.step(self, hooks)?;
             } else {
                 return Ok(results.into_iter().flatten().collect());
@@ -133,6 +149,58 @@ impl Session {
                 *result = generator.take(number).transpose()?;
             }
         }
+    }
+}
+
+/// What a session has free when a call begins, and what each of its requests may come to take of it.
+struct Room<'o> {
+    options: &'o GenerationOptions,
+    sequences: usize,
+    pages: usize,
+    /// The longest sequence.
+    length: usize,
+}
+
+/// What some requests may come to take.
+#[derive(Clone, Copy, Default)]
+struct Taken {
+    requests: usize,
+    sequences: usize,
+    pages: usize,
+}
+
+impl Taken {
+    fn and(self, other: Taken) -> Taken {
+        Taken {
+            requests: self.requests + other.requests,
+            sequences: self.sequences.saturating_add(other.sequences),
+            pages: self.pages.saturating_add(other.pages),
+        }
+    }
+}
+
+impl<'o> Room<'o> {
+    fn new(session: &Session, options: &'o GenerationOptions) -> Room<'o> {
+        Room {
+            options,
+            sequences: session.limits.sequences.min(session.free_sequences()),
+            pages: session.free_tokens() / PAGE,
+            length: session.limits.length,
+        }
+    }
+
+    /// Of a request with a prompt of so many tokens, whose hypotheses share nothing.
+    fn wants(&self, prompt: usize) -> Taken {
+        let GenerationOptions { max_new_tokens, max_length, .. } = *self.options;
+        let longest = max_length.unwrap_or(self.length).min(self.length);
+        let length = prompt.saturating_add(max_new_tokens.unwrap_or(self.length)).min(longest);
+        let sequences = self.options.rows().max(1);
+        let pages = sequences.saturating_mul(pages_for(length.max(prompt)));
+        Taken { requests: 1, sequences, pages }
+    }
+
+    fn has(&self, taken: Taken) -> bool {
+        taken.sequences <= self.sequences && taken.pages <= self.pages
     }
 }
 

@@ -206,10 +206,12 @@ impl Limits {
         let mut bytes = self.scratch(model).bytes();
         bytes += self.sequences * size_of::<Segment>() + team_bytes(self.threads);
         if let Some(stack) = &config.encoder {
-            bytes += PlaceTables::bytes(stack, config.d_model, self.source_length);
+            let tables = PlaceTables::bytes(stack, config.d_model, self.source_length);
+            bytes = bytes.saturating_add(tables);
         }
         if let Some(stack) = &config.decoder {
-            bytes += PlaceTables::bytes(stack, config.d_model, self.length);
+            let tables = PlaceTables::bytes(stack, config.d_model, self.length);
+            bytes = bytes.saturating_add(tables);
             let sources = config.encoder.as_ref().map(|_| self.source_pages);
             for pages in [self.pages].into_iter().chain(sources) {
                 let cache = KvCache::bytes_for(stack.kv_heads, stack.d_k, stack.d_v, pages);

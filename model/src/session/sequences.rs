@@ -309,12 +309,21 @@ impl Session {
         self.sequences.as_ref().map_or(0, |sequences| sequences.pool.free_tokens())
     }
 
-    pub(super) fn warm_up_decoder(&mut self) -> Result<()> {
-        if self.model.config().encoder.is_some() {
-            return Ok(());
-        }
+    /// Encodes a source and decodes from it; whether there was room to.
+    pub(super) fn warm_up_with_source(&mut self, source: &Batch<'_>) -> Result<bool> {
+        let added = match self.add_sources(source) {
+            Ok(added) => added,
+            Err(Error::CacheFull { .. } | Error::TooManySequences { .. }) => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        let result = added.iter().try_for_each(|&sequence| self.warm_up_decoder(sequence));
+        added.into_iter().try_for_each(|sequence| self.remove(sequence))?;
+        result.map(|()| true)
+    }
+
+    /// Reads as much as one pass may have into a sequence without tokens.
+    pub(super) fn warm_up_decoder(&mut self, sequence: Sequence) -> Result<()> {
         let rows = self.limits.tokens.min(self.limits.length).min(self.free_tokens());
-        let Ok(sequence) = self.add() else { return Ok(()) };
         let config = self.model.config();
         let (ids, values) = match config.decoder()?.input {
             Input::Vectors => (Vec::new(), vec![0.0; rows * config.d_model]),
@@ -324,12 +333,10 @@ impl Session {
             true => Chunk::vectors(sequence, &values),
             false => Chunk::new(sequence, &ids),
         };
-        let result = match rows {
+        match rows {
             0 => Ok(()),
             _ => self.extend(&[chunk], super::Output::None, &mut []),
-        };
-        self.remove(sequence)?;
-        result
+        }
     }
 }
 

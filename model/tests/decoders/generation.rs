@@ -6,7 +6,7 @@ use headrow::generate::{
     Beam, EarlyStopping, Generated, GenerationOptions, Generator, Hooks, Limits, Prompt, Sampling,
     StepModel, Strategy,
 };
-use headrow::{Batch, Chunk, Cpu, LoadOptions, Output, Result, Sequence, Session};
+use headrow::{Batch, Chunk, Cpu, LoadOptions, Output, Result, Sequence, Session, SessionOptions};
 
 /// What a sequence has read, and what it attends to in a model with sources.
 #[derive(Clone)]
@@ -224,5 +224,29 @@ fn requests_join_and_leave_a_running_batch() {
         let results: Vec<_> = results.into_iter().flatten().collect();
         assert_eq!(results, expected, "{}", seeded.label);
         assert_eq!(session.free_sequences(), 16);
+    }
+}
+
+#[test]
+fn requests_that_the_caches_do_not_hold_together_wait_for_each_other() {
+    let seeded = Seeded::gpt2(3);
+    let model = seeded.model();
+    let mut random = Random(9);
+    let prompts: Vec<Vec<u32>> = (0..7).map(|_| tokens(&mut random, LONGEST / 2)).collect();
+    let prompts: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
+    let beam = Strategy::Beam(Beam::new(2));
+    let options = GenerationOptions::default().with_max_new_tokens(5usize).with_strategy(beam);
+    let mut alone = session(&model);
+    let expected: Vec<Generated> = prompts
+        .iter()
+        .flat_map(|&prompt| alone.generate(&[prompt], &options, &mut ()).unwrap())
+        .collect();
+    // Pages for two hypotheses of one request, or of two.
+    for pages in [4, 8, 9] {
+        let sizes = SessionOptions::default().with_cache_tokens(64 * pages).with_threads(1);
+        let mut small = Session::new(&model, &sizes).unwrap();
+        let free = small.free_tokens();
+        assert_eq!(small.generate(&prompts, &options, &mut ()).unwrap(), expected, "{pages} pages");
+        assert_eq!(small.free_tokens(), free);
     }
 }
