@@ -69,6 +69,8 @@ fn field(field: &'static str) -> &'static str {
         "heads" => "attention_heads",
         "d_ff" => "ffn_dim",
         "epsilon" => "layer_norm_eps",
+        "eos_token_id" => "eos_id",
+        "decoder_start_token_id" => "bos_id",
         other => bart::field(other),
     }
 }

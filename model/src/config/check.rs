@@ -32,6 +32,15 @@ impl Config {
                 return Err(wrong(place, name("shared_words"), "the tables differ in size"));
             }
         }
+        let vocabulary = self.vocabulary();
+        let starts = self.special.decoder_start.map(|id| ("decoder_start_token_id", id));
+        let ends = self.special.end.iter().map(|&id| ("eos_token_id", id));
+        for (field, id) in starts.into_iter().chain(ends) {
+            if vocabulary > 0 && id as usize >= vocabulary {
+                let problem = format!("{id} is none of the {vocabulary} tokens");
+                return Err(wrong(place, name(field), &problem));
+            }
+        }
         if !(self.read_out.scale.is_finite() && self.read_out.scale > 0.0) {
             return Err(wrong(place, "read_out.scale", "must be above 0 and finite"));
         }
