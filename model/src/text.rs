@@ -14,6 +14,7 @@ use crate::model::{LoadOptions, Model};
 use crate::session::{Chunk, Output, Session, SessionOptions};
 use crate::tokenizer::{Encoding, Text, Tokenizer};
 use headrow_kernels::attention::PAGE;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -183,11 +184,12 @@ impl TextModel {
 
     fn put_language(&self, language: u32, encoding: &mut Encoding) {
         let special = &self.model.config().special;
-        let other = |&id: &u32| {
-            let known = [special.begin, special.padding, special.decoder_start];
-            self.source.is_special(id) && !known.contains(&Some(id)) && !special.end.contains(&id)
+        let known = [special.begin, special.padding, special.decoder_start];
+        let other = |(&id, range): (&u32, &Range<usize>)| {
+            let known = known.contains(&Some(id)) || special.end.contains(&id);
+            !known && is_added(&self.source, id, range)
         };
-        match encoding.ids.iter().position(other) {
+        match encoding.ids.iter().zip(&encoding.offsets).position(other) {
             Some(at) => encoding.ids[at] = language,
             None => {
                 encoding.ids.insert(0, language);
@@ -216,23 +218,18 @@ impl TextModel {
     ) -> Result<Generated> {
         let ids = self.tokenize(prompt)?.ids;
         let hooks = callbacks.with_detokenizer(self.source.token_text(&ids));
+        let visit = session.visit();
+        let session = &mut *visit.session;
         let mut generator = session.generator()?;
         let mut logits = vec![0.0; generator.limits().vocabulary];
         let sequence = session.add()?;
-        let read = session.extend(&[Chunk::new(sequence, &ids)], Output::LastLogits, &mut logits);
-        let generated = read.and_then(|()| {
-            let prompt = Prompt::new(sequence, &ids, &logits);
-            let mut stream = TokenStream::new(&mut generator, session, prompt, options, hooks)?;
-            match stream.find_map(Result::err) {
-                None | Some(Error::Cancelled) => stream.finish(),
-                Some(error) => Err(error),
-            }
-        });
-        if generated.is_err() {
-            // A request that has begun has released it.
-            let _ = session.remove(sequence);
+        session.extend(&[Chunk::new(sequence, &ids)], Output::LastLogits, &mut logits)?;
+        let prompt = Prompt::new(sequence, &ids, &logits);
+        let mut stream = TokenStream::new(&mut generator, session, prompt, options, hooks)?;
+        match stream.find_map(Result::err) {
+            None | Some(Error::Cancelled) => stream.finish(),
+            Some(error) => Err(error),
         }
-        generated
     }
 
     /// Translates texts, or whatever an encoder–decoder makes of them: answers in their order, each what the text gets
@@ -250,8 +247,8 @@ impl TextModel {
         let mut answers = Vec::new();
         let mut group = Group::default();
         for (index, text) in texts.into_iter().enumerate() {
-            let ids = match self.source_ids(session, text.as_ref()) {
-                Ok(ids) => ids,
+            let ids = match self.source_encoding(session, text.as_ref()) {
+                Ok(encoding) => encoding.ids,
                 Err(error) => {
                     // Of several texts that are refused the first is told: one before may be waiting.
                     group.flush(self, session, options, &mut answers)?;
@@ -269,16 +266,15 @@ impl TextModel {
     }
 
     /// A source, when it is not longer than all that the session takes at a time.
-    fn source_ids(&self, session: &Session, text: &str) -> Result<Vec<u32>> {
-        let ids = self.tokenize(text)?.ids;
+    fn source_encoding<'a>(
+        &self,
+        session: &Session,
+        text: impl Into<Text<'a>>,
+    ) -> Result<Encoding> {
+        let encoding = self.tokenize(text)?;
         let longest = self.model.config().encoder()?.max_length().min(session.max_tokens());
-        match ids.len() {
-            0 => Err(Error::EmptySequence { sequence: 0 }),
-            tokens if tokens > longest => {
-                Err(Error::SequenceTooLong { sequence: 0, tokens, maximum: longest })
-            }
-            _ => Ok(ids),
-        }
+        check_length(encoding.ids.len(), longest)?;
+        Ok(encoding)
     }
 }
 
@@ -314,6 +310,21 @@ impl Group {
         self.lengths.clear();
         Ok(())
     }
+}
+
+/// Refuses an empty sequence and one that is too long, before anything is made for it.
+fn check_length(tokens: usize, maximum: usize) -> Result<()> {
+    match tokens {
+        0 => Err(Error::EmptySequence { sequence: 0 }),
+        _ if tokens > maximum => Err(Error::SequenceTooLong { sequence: 0, tokens, maximum }),
+        _ => Ok(()),
+    }
+}
+
+/// Whether the tokenizer put this token around a text: a special one that covers none of it. Those of the text itself, as
+/// `<unk>` for a word that the vocabulary lacks, cover what they stand for.
+fn is_added(tokenizer: &Tokenizer, id: u32, range: &Range<usize>) -> bool {
+    range.is_empty() && tokenizer.is_special(id)
 }
 
 /// The token of a language.

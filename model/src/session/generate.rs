@@ -64,7 +64,7 @@ impl Session {
         options: &GenerationOptions,
         hooks: &mut dyn Hooks,
     ) -> Result<Vec<Generated>> {
-        let visit = Visit::new(self);
+        let visit = self.visit();
         let each = |index: usize| prompts[index];
         visit.session.generate_each(prompts.len(), each, options, hooks, |session, _| session.add())
     }
@@ -87,10 +87,16 @@ impl Session {
             true => vec![start.ok_or(Error::NoStart)?],
             false => options.decoder_prompt.clone(),
         };
-        let visit = Visit::new(self);
+        let visit = self.visit();
         let sequences = visit.session.add_sources(sources)?;
         let (each, begin) = (|_| prompt.as_slice(), |_: &mut Session, index| Ok(sequences[index]));
         visit.session.generate_each(sequences.len(), each, options, hooks, begin)
+    }
+
+    /// Begins a call that forgets, however it ends, what it adds.
+    pub(crate) fn visit(&mut self) -> Visit<'_> {
+        let before = self.sequences.as_ref().map_or_else(Vec::new, Sequences::live);
+        Visit { session: self, before }
     }
 
     /// Runs `count` requests, each begun when there is room for it; the prompts of those that begin together are read in one
@@ -205,17 +211,10 @@ impl<'o> Room<'o> {
 }
 
 /// A call that forgets, however it ends, what it added to a session.
-struct Visit<'s> {
-    session: &'s mut Session,
+pub(crate) struct Visit<'s> {
+    pub(crate) session: &'s mut Session,
     /// The slots of the sequences that were there before.
     before: Vec<bool>,
-}
-
-impl<'s> Visit<'s> {
-    fn new(session: &'s mut Session) -> Visit<'s> {
-        let before = session.sequences.as_ref().map_or_else(Vec::new, Sequences::live);
-        Visit { session, before }
-    }
 }
 
 impl Drop for Visit<'_> {

@@ -1,6 +1,6 @@
 //! Attention maps of a text, with its tokens.
 
-use super::TextModel;
+use super::{TextModel, check_length};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::generate::Callbacks;
@@ -68,7 +68,8 @@ impl TextModel {
     ///
     /// # Errors
     /// As [`Session::encode`] and [`Session::extend`], [`Error::NoStack`] for a kind that the model lacks,
-    /// [`Error::OutOfStack`] for a layer or head beyond those there are.
+    /// [`Error::OutOfStack`] for a layer or head beyond those there are, [`Error::OutOfMemory`] when the maps, a weight for
+    /// each pair of tokens, find no room.
     pub fn attention<'a>(
         &self,
         session: &mut Session,
@@ -103,14 +104,14 @@ impl TextModel {
             (Text::Pair(source, _), Some(_)) => Text::Single(source),
             (text, _) => text,
         };
-        let encoding = self.tokenize(text)?;
+        let encoding = self.source_encoding(session, text)?;
         let types = self.model.config().encoder()?.tokens().map_or(0, |tokens| tokens.token_types);
         let mut batch = Batch::one(&encoding.ids);
         if types > 1 {
             batch = batch.with_token_types(&encoding.token_types);
         }
         let mut hidden = vec![0.0; encoding.ids.len() * self.model.config().d_model];
-        watch.expect(encoding.ids.len(), encoding.ids.len());
+        watch.expect(encoding.ids.len(), encoding.ids.len())?;
         session.encode_observed(&batch, &mut hidden, watch)?;
         let tokens = names(&self.source, &encoding.ids);
         Ok((tokens.clone(), tokens))
@@ -122,9 +123,14 @@ impl TextModel {
         text: Text<'_>,
         watch: &mut Watch,
     ) -> Result<(Vec<String>, Vec<String>)> {
+        let visit = session.visit();
+        let session = &mut *visit.session;
         let beside_encoder = self.model.config().encoder.is_some();
         let (sequence, source, ids) = match (text, beside_encoder) {
-            (text, false) => (session.add()?, Vec::new(), self.tokenize(text)?.ids),
+            (text, false) => {
+                let ids = self.tokenize(text)?.ids;
+                (session.add()?, Vec::new(), ids)
+            }
             (Text::Pair(source, target), true) => {
                 let (source, target) = (self.tokenize(source)?.ids, self.target_encoding(target)?);
                 let read = [self.decoder_start()?, target.ids].concat();
@@ -140,11 +146,10 @@ impl TextModel {
             }
         };
         let keys = if watch.kind == AttentionKind::Cross { source.len() } else { ids.len() };
-        watch.expect(ids.len(), keys);
+        check_length(ids.len(), session.max_length())?;
+        watch.expect(ids.len(), keys)?;
         let chunks = [Chunk::new(sequence, &ids)];
-        let watched = session.extend_observed(&chunks, Output::None, &mut [], watch);
-        session.remove(sequence)?;
-        watched?;
+        session.extend_observed(&chunks, Output::None, &mut [], watch)?;
         let tokens = names(self.target_tokenizer(), &ids);
         Ok(match watch.kind {
             AttentionKind::Cross => (tokens, names(&self.source, &source)),
@@ -180,14 +185,31 @@ struct Watch {
 
 impl Watch {
     /// Makes room.
-    fn expect(&mut self, queries: usize, keys: usize) {
+    fn expect(&mut self, queries: usize, keys: usize) -> Result<()> {
+        let count = self.layers.len() * self.heads.len();
+        let refused = || Error::OutOfMemory(format!("{count} attention maps of {queries}×{keys}"));
+        let each = queries.checked_mul(keys).ok_or_else(refused)?;
+        // Systems that promise memory they may not have refuse only a large excess: all is asked for at once before the parts.
+        let all = each.checked_mul(count).and_then(room).ok_or_else(refused)?;
+        drop(all);
         self.keys = keys;
         self.seen = vec![0; self.layers.len()];
         for &layer in &self.layers {
-            let map = |&head| AttentionMap { layer, head, weights: vec![0.0; queries * keys] };
-            self.maps.extend(self.heads.iter().map(map));
+            for &head in &self.heads {
+                let mut weights = room(each).ok_or_else(refused)?;
+                weights.resize(each, 0.0);
+                self.maps.push(AttentionMap { layer, head, weights });
+            }
         }
+        Ok(())
     }
+}
+
+/// Room for so many weights, if there is.
+fn room(count: usize) -> Option<Vec<f32>> {
+    let mut weights = Vec::new();
+    weights.try_reserve_exact(count).ok()?;
+    Some(weights)
 }
 
 impl Observer for Watch {
@@ -207,5 +229,23 @@ impl Observer for Watch {
             }
         }
         self.seen[at] += rows;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn maps_beyond_any_memory_are_an_error() {
+        for (queries, keys) in [(1 << 40, 1 << 40), (1 << 31, 1 << 29), (usize::MAX, 1)] {
+            let mut watch = Watch { layers: vec![0, 1], heads: vec![0, 2], ..Watch::default() };
+            let refused = watch.expect(queries, keys);
+            assert!(matches!(refused, Err(Error::OutOfMemory(_))), "{queries}×{keys}");
+            assert!(watch.maps.is_empty());
+        }
+        let mut watch = Watch { layers: vec![0, 1], heads: vec![0, 2], ..Watch::default() };
+        watch.expect(3, 5).unwrap();
+        assert_eq!(watch.maps.iter().map(|map| map.weights.len()).collect::<Vec<_>>(), [15; 4]);
     }
 }

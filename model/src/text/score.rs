@@ -1,6 +1,6 @@
 //! How likely a text is to a model: log-probabilities token by token, and perplexity.
 
-use super::TextModel;
+use super::{TextModel, check_length, is_added};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::session::{Chunk, Output, Sequence, Session};
@@ -44,7 +44,12 @@ pub struct Score {
 impl Score {
     /// exp(−Σ ln p / n); NaN when nothing counts.
     pub fn perplexity(&self) -> f64 {
-        libm::exp(-self.log_probability / self.counted as f64)
+        Score::perplexity_of(self.log_probability, self.counted)
+    }
+
+    /// exp(−Σ ln p / n) of a sum over n tokens, as over several texts; NaN for none.
+    pub fn perplexity_of(log_probability: f64, counted: usize) -> f64 {
+        libm::exp(-log_probability / counted as f64)
     }
 }
 
@@ -55,9 +60,13 @@ impl TextModel {
     /// [`Error::Tokenizer`], [`Error::EmptySequence`], [`Error::SequenceTooLong`] and as [`Session::extend`];
     /// [`Error::NoSource`] for a single text beside an encoder; [`Error::InvalidLogit`] when the model gives NaN.
     pub fn score<'a>(&self, session: &mut Session, text: impl Into<Text<'a>>) -> Result<Score> {
+        let visit = session.visit();
+        let session = &mut *visit.session;
         let (sequence, encoding, given) = match (text.into(), &self.model.config().encoder) {
-            (Text::Single(text), None) => (session.add()?, self.tokenize(text)?, Vec::new()),
-            (pair @ Text::Pair(..), None) => (session.add()?, self.tokenize(pair)?, Vec::new()),
+            (text, None) => {
+                let encoding = self.tokenize(text)?;
+                (session.add()?, encoding, Vec::new())
+            }
             (Text::Single(_), Some(_)) => return Err(Error::NoSource),
             (Text::Pair(source, target), Some(_)) => {
                 let ids = self.tokenize(source)?.ids;
@@ -66,9 +75,7 @@ impl TextModel {
                 (session.add_sources(&Batch::one(&ids))?[0], target, start)
             }
         };
-        let scored = self.score_in(session, sequence, &given, encoding);
-        session.remove(sequence)?;
-        scored
+        self.score_in(session, sequence, &given, encoding)
     }
 
     /// What the decoder reads before the text.
@@ -79,12 +86,13 @@ impl TextModel {
         }
     }
 
-    /// A target as the decoder writes it: its language, where one is forced, the text, one end.
+    /// A target as the decoder writes it: its language, where one is forced, the text with the special tokens that itself has,
+    /// one end.
     pub(super) fn target_encoding(&self, text: &str) -> Result<Encoding> {
         let tokenizer = self.target_tokenizer();
         let mut encoding = tokenizer.encode_with_offsets(text, None)?;
         let pairs = encoding.ids.iter().copied().zip(encoding.offsets.iter().cloned());
-        let own = pairs.filter(|&(id, _)| !tokenizer.is_special(id));
+        let own = pairs.filter(|(id, range)| !is_added(tokenizer, *id, range));
         let ends = |id: &Option<u32>| id.map(|id| (id, 0..0));
         let first = ends(&self.options.forced_first);
         let last = ends(&self.options.stop_ids.first().copied());
@@ -132,13 +140,7 @@ impl TextModel {
         ids: &[u32],
         each: &mut dyn FnMut(usize, f32),
     ) -> Result<()> {
-        if ids.is_empty() {
-            return Err(Error::EmptySequence { sequence: 0 });
-        }
-        let maximum = session.max_length();
-        if ids.len() > maximum {
-            return Err(Error::SequenceTooLong { sequence: 0, tokens: ids.len(), maximum });
-        }
+        check_length(ids.len(), session.max_length())?;
         let vocabulary = session.generator()?.limits().vocabulary;
         let rows = (LOGITS / vocabulary.max(1)).clamp(1, session.max_tokens().max(1));
         let mut logits = Vec::new();

@@ -5,10 +5,14 @@ mod picture;
 use crate::failure::{Failure, explain};
 use crate::options::LanguageArgs;
 use clap::ValueEnum;
-use headrow::{AttentionKind, Config, Text};
+use headrow::generate::GenerationOptions;
+use headrow::{AttentionKind, Config, Text, TextModel};
 use picture::Picture;
 use std::io::{Write, stdout};
 use std::path::PathBuf;
+
+/// Most tokens over all maps of a picture: at most 256 of a row's squares are dark enough to be drawn, so this bounds it.
+const MOST: usize = 8192;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -87,14 +91,24 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         ([], Some(stack)) => vec![stack.layers - 1],
         (layers, _) => layers.to_vec(),
     };
-    let mut session = args.model.session(&model, model.session_options(1, model.options()))?;
+    let heads = match (args.head.len(), stack) {
+        (0, Some(stack)) => stack.heads,
+        (named, _) => named,
+    };
+    let shown = layers.len().saturating_mul(heads);
+    fits(longest(&model, args)?, shown)?;
+    // A target may be as long as the model reads; what it writes by itself, as long as its options have it.
+    let whole = GenerationOptions::default();
+    let options = args.target.as_ref().map_or(model.options(), |_| &whole);
+    let mut session = args.model.session(&model, options)?;
     let text = match &args.target {
         Some(target) => Text::Pair(&args.text, target),
         None => Text::Single(&args.text),
     };
     let maps = model
         .attention(&mut session, text, kind.attention(), &layers, &args.head)
-        .map_err(|error| Failure::Message(explain("the text", error)))?;
+        .map_err(refused)?;
+    fits(maps.queries.len().max(maps.keys.len()), shown)?;
     let svg = Picture { title: kind.title(), maps: &maps }.svg();
     match &args.output {
         None => {
@@ -104,4 +118,26 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         Some(path) => std::fs::write(path, svg)
             .map_err(|error| Failure::Message(format!("{}: {error}", path.display()))),
     }
+}
+
+fn refused(error: headrow::Error) -> Failure {
+    Failure::Message(explain("the text", error))
+}
+
+/// Tokens of the longer of the texts.
+fn longest(model: &TextModel, args: &Args) -> Result<usize, Failure> {
+    let source = model.tokenize(&args.text).map_err(refused)?.ids.len();
+    let Some(target) = &args.target else { return Ok(source) };
+    let target = model.target_tokenizer().encode(target, None).map_err(refused)?.ids.len();
+    Ok(source.max(target))
+}
+
+/// Refuses maps that would make a picture nobody can open.
+fn fits(tokens: usize, maps: usize) -> Result<(), Failure> {
+    if tokens.saturating_mul(maps) <= MOST {
+        return Ok(());
+    }
+    Err(Failure::Message(format!(
+        "{tokens} tokens in {maps} maps: a picture shows at most {MOST} over all maps, choose with --layer and --head"
+    )))
 }

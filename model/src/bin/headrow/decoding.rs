@@ -213,6 +213,14 @@ pub(crate) fn n_best(options: &GenerationOptions) -> usize {
     }
 }
 
+/// Sequences that a request decodes at a time.
+pub(crate) fn beams(options: &GenerationOptions) -> usize {
+    match &options.strategy {
+        Strategy::Beam(beam) => beam.size,
+        _ => 1,
+    }
+}
+
 /// An answer in JSON.
 #[derive(Serialize)]
 pub(crate) struct Answer<'a> {

@@ -49,6 +49,8 @@ pub(crate) fn culprit(error: &Error) -> Option<usize> {
         Error::TokenId { sequence, .. }
         | Error::TokenType { sequence, .. }
         | Error::EmptySequence { sequence }
+        | Error::InvalidLogit { sequence, .. }
+        | Error::NoToken { sequence, .. }
         | Error::SequenceTooLong { sequence, .. } => Some(*sequence),
         _ => None,
     }
@@ -69,6 +71,7 @@ pub(crate) fn explain(name: &str, error: Error) -> String {
         Error::InvalidLogit { .. } => {
             format!("{name}: the model gives values that are not finite, as the weights may")
         }
+        Error::NoToken { step, .. } => format!("{name}: no token may follow the first {step}"),
         error => format!("{name}: {error}"),
     }
 }

@@ -1,7 +1,9 @@
 //! Options that commands share.
 
+use crate::decoding::beams;
 use crate::failure::Failure;
 use clap::ValueEnum;
+use headrow::generate::GenerationOptions;
 use headrow::{
     Isa, LoadOptions, Normalization, Pooling, SentenceOptions, Session, SessionOptions, TextModel,
     TooLong,
@@ -37,12 +39,30 @@ impl LanguageArgs {
         Ok(TextModel::from_dir_with(&self.model, &options)?)
     }
 
+    /// A session for requests of these options, one at a time.
     pub(crate) fn session(
         &self,
         model: &TextModel,
-        options: SessionOptions,
+        options: &GenerationOptions,
     ) -> Result<Session, Failure> {
-        Ok(model.session(&self.compute.session_options(options))?)
+        self.sized_session(model, model.session_options(1, options), options)
+    }
+
+    /// A session of these sizes, or with room for more tokens where the beams of a request need it: they advance together, a
+    /// token each.
+    pub(crate) fn sized_session(
+        &self,
+        model: &TextModel,
+        sizes: SessionOptions,
+        options: &GenerationOptions,
+    ) -> Result<Session, Failure> {
+        let (sizes, beams) = (self.compute.session_options(sizes), beams(options));
+        let session = model.session(&sizes)?;
+        if session.max_sequences() >= beams {
+            return Ok(session);
+        }
+        drop(session);
+        Ok(model.session(&sizes.with_max_tokens(beams))?)
     }
 }
 

@@ -1,6 +1,6 @@
 //! `headrow translate`: lines of one language into lines of another.
 
-use crate::decoding::{Answer, DecodingArgs, n_best, text};
+use crate::decoding::{Answer, DecodingArgs, beams, n_best, text};
 use crate::failure::{Failure, culprit, explain};
 use crate::options::LanguageArgs;
 use crate::progress::Progress;
@@ -63,9 +63,15 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
     let options = args.decoding.options(model.options(), MOST)?;
     let mut sizes = model.session_options(args.batch.into(), &options);
     if let Some(tokens) = args.max_source_tokens {
+        let beams = beams(&options);
+        if (tokens as usize) < beams {
+            return Err(Failure::Message(format!(
+                "--max-source-tokens {tokens} is less than the {beams} beams of a search"
+            )));
+        }
         sizes = sizes.with_max_tokens(tokens as usize);
     }
-    let session = args.model.session(&model, sizes)?;
+    let session = args.model.sized_session(&model, sizes, &options)?;
     source.announce("texts");
     let out = BufWriter::new(stdout().lock());
     let mut translator = Translator { model, session, options, format: args.format, out };
