@@ -47,7 +47,15 @@ fn decoder(name: &str) -> Folder {
 /// An encoder–decoder with a list of letters for each side.
 fn translator(name: &str) -> Folder {
     let folder = Folder::new(name);
-    tiny_seq2seq::seq2seq("opennmt-transformer").write(&folder.0);
+    write_translator(&folder, |_| ());
+    folder
+}
+
+/// The same with a change.
+fn write_translator(folder: &Folder, change: impl Fn(&mut Tiny)) {
+    let mut tiny = tiny_seq2seq::seq2seq("opennmt-transformer");
+    change(&mut tiny);
+    tiny.write(&folder.0);
     for (file, count) in
         [("source_vocabulary.txt", V), ("target_vocabulary.txt", tiny_seq2seq::TARGET_V)]
     {
@@ -57,7 +65,6 @@ fn translator(name: &str) -> Folder {
         let tokens: Vec<String> = special.chain(letters).take(count).collect();
         std::fs::write(folder.0.join(file), tokens.join("\n")).unwrap();
     }
-    folder
 }
 
 fn path(folder: &Folder) -> &str {
@@ -347,6 +354,45 @@ fn lines_are_translated_in_order_each_as_if_it_were_alone() {
 }
 
 #[test]
+fn a_text_on_which_the_model_fails_is_named_after_the_records_before_it() {
+    let folder = Folder::new("cli-not-finite");
+    write_translator(&folder, |tiny| {
+        // `q` is behind three special tokens, a space and 16 letters.
+        let row = 20 * 4 * tiny::D;
+        let nan = f32::NAN.to_le_bytes().repeat(tiny::D);
+        let embedding = tiny.tensor("model.encoder.embed_tokens.weight");
+        embedding.data[row..][..nan.len()].copy_from_slice(&nan);
+    });
+    let args = ["translate", "--model", path(&folder), "--max-new-tokens", "5"];
+    for batch in ["1", "2", "16"] {
+        let args = [&args[..], &["--batch", batch]].concat();
+        let output = run(&args, b"abc\nx\nab\nq\nabc\n");
+        let written = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(written, text(&args, b"abc\nx\nab\n"), "batches of {batch}");
+        let line = refusal(&args, b"abc\nx\nab\nq\nabc\n");
+        assert!(line.starts_with("standard input: line 4: "), "{line}");
+        assert!(line.contains("not finite"), "{line}");
+    }
+    let all: Vec<String> = (0..tiny_seq2seq::TARGET_V).map(|id| id.to_string()).collect();
+    let line = refusal(&[&args[..], &["--suppress", &all.join(","), "a"]].concat(), b"");
+    assert_eq!(line, "text 1: every token is ruled out");
+}
+
+#[test]
+fn sessions_fit_the_beams() {
+    let folder = decoder("cli-beams");
+    let (beams, n) = (tiny::POSITIONS + 6, "40");
+    let args = ["generate", "--model", path(&folder), "--max-new-tokens", "3", "--format", "json"];
+    let found = records(&[&args[..], &["--beams", n, "--n-best", n, "ab"]].concat(), b"");
+    assert_eq!((found.len(), beams.to_string().as_str()), (beams, n));
+    let folder = translator("cli-beams-too");
+    let args = ["translate", "--model", path(&folder), "--beams", "4", "--max-source-tokens"];
+    assert_eq!(text(&[&args[..], &["4", "abcd"]].concat(), b"").lines().count(), 1);
+    let line = refusal(&[&args[..], &["3", "abc"]].concat(), b"");
+    assert_eq!(line, "--max-source-tokens 3 is less than the 4 beams of a search");
+}
+
+#[test]
 fn pictures_show_the_maps_with_their_tokens() {
     let decoder = decoder("cli-attention");
     let args = ["attention", "--model", path(&decoder), "a <b"];
@@ -369,6 +415,8 @@ fn pictures_show_the_maps_with_their_tokens() {
     assert!(line.contains("layer 2"), "{line}");
     let line = refusal(&["attention", "--model", path(&decoder), "--kind", "cross", "abc"], b"");
     assert!(line.contains("encoder"), "{line}");
+    let line = refusal(&["attention", "--model", path(&decoder), &"x".repeat(3000)], b"");
+    assert!(line.starts_with("3000 tokens in 3 maps: ") && line.contains("8192"), "{line}");
 
     let translator = translator("cli-cross");
     for (kind, title) in [("cross", "Cross"), ("self", "Decoder"), ("encoder", "Encoder")] {
@@ -377,6 +425,11 @@ fn pictures_show_the_maps_with_their_tokens() {
             assert!(text(&[&args[..], texts].concat(), b"").contains(title));
         }
     }
+    // What the model reads, however short its own translations are to be.
+    std::fs::write(translator.0.join("generation_config.json"), r#"{"max_length": 4}"#).unwrap();
+    let long = text(&["attention", "--model", path(&translator), "ab", &"c".repeat(30)], b"");
+    assert_eq!(long.matches("head 1</text>").count(), 1);
+    std::fs::remove_file(translator.0.join("generation_config.json")).unwrap();
     let model = TextModel::from_dir(&translator.0).unwrap();
     let mut session = model.session(&SessionOptions::default()).unwrap();
     let kind = headrow::AttentionKind::Cross;

@@ -71,7 +71,7 @@ pub(crate) fn explain(name: &str, error: Error) -> String {
         Error::InvalidLogit { .. } => {
             format!("{name}: the model gives values that are not finite, as the weights may")
         }
-        Error::NoToken { step, .. } => format!("{name}: no token may follow the first {step}"),
+        Error::NoToken { .. } => format!("{name}: every token is ruled out"),
         error => format!("{name}: {error}"),
     }
 }
