@@ -1,9 +1,14 @@
 //! Rotary positions, T5's buckets and ALiBi against values recorded from PyTorch and transformers, and what configs may say.
 
 use headrow::position::{
-    BucketRange, RelativeTable, Rotary, RotaryScaling, alibi_slopes, bucket, check_buckets,
+    BucketRange, RelativeTable, Rotary, RotaryScaling, SinusoidLayout, alibi_slopes, bucket,
+    check_buckets, sinusoids,
 };
-use headrow::{Error, Mat};
+use headrow::{Cpu, Error, Mat};
+use headrow_kernels::{
+    AttentionExtent, AttentionShape, Mask, MatMut, Par, Scratch, Segment, attention,
+    attention_scratch,
+};
 
 #[track_caller]
 fn assert_close(found: &[f64], recorded: &[f64]) {
@@ -405,6 +410,50 @@ fn the_bias_of_alibi_falls_with_the_distance() {
                     assert!((found - exact).abs() <= 6e-8 * exact.abs(), "{i} {j}");
                 }
             }
+        }
+    }
+}
+
+/// §3.5: an offset is a linear map of the sinusoids, so attention can learn to look back by it. Here Wꟴ is that map for −k, and
+/// Wᴷ the identity.
+#[test]
+fn a_head_built_by_hand_attends_k_back() {
+    const D: usize = 64;
+    const N: usize = 50;
+    let table = sinusoids(SinusoidLayout::Paper, N, D).unwrap();
+    let values: Vec<f32> = (0..N).map(|j| j as f32).collect();
+    let cpu = Cpu::detect();
+    for k in [0, 1, 3, 7] {
+        // Each pair (sin, cos) turned back by k·θ.
+        let mut queries = table.clone();
+        for row in queries.chunks_mut(D) {
+            for (i, pair) in row.chunks_mut(2).enumerate() {
+                let angle = k as f64 * 10000f64.powf(-2.0 * i as f64 / D as f64);
+                let (s, c) = (f64::from(pair[0]), f64::from(pair[1]));
+                pair[0] = (s * angle.cos() - c * angle.sin()) as f32;
+                pair[1] = (c * angle.cos() + s * angle.sin()) as f32;
+            }
+        }
+        let shape = AttentionShape::new(1, 1, D, 1).with_scale(20.0);
+        let segments = [Segment::causal(0..N, 0..N)];
+        let extent = AttentionExtent { queries: N, keys: N };
+        let mut scratch = Scratch::new(attention_scratch(cpu, 1, &shape, extent));
+        let mut out = vec![0.0; N];
+        attention(
+            cpu,
+            Par::SERIAL,
+            &shape,
+            Mat::new(&queries, N, D),
+            Mat::new(&table, N, D),
+            Mat::new(&values, N, 1),
+            &segments,
+            &Mask::default(),
+            MatMut::new(&mut out, N, 1),
+            &mut scratch.stack(),
+        );
+        // The value is the place itself, so the result tells where the head looks.
+        for (p, &at) in out.iter().enumerate().skip(k) {
+            assert!((at - (p - k) as f32).abs() < 1e-3, "from {p}, {k} back: at {at}");
         }
     }
 }
