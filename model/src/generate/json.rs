@@ -75,8 +75,9 @@ impl GenerationOptions {
     /// Reads the fields of a `generation_config.json`; `place` stands for the file in messages. `null` is an
     /// absent field.
     ///
-    /// Defaults are those of transformers, with two differences: without `max_length` and `max_new_tokens` a
-    /// request may use all the room there is (not 20 tokens), and the seed of sampling is 0. `early_stopping`
+    /// Defaults are those of transformers, with three differences: without `max_length` and `max_new_tokens` a
+    /// request may use all the room there is (not 20 tokens), of the two the lower limit counts, and the seed of sampling
+    /// is 0. `early_stopping`
     /// true is [`EarlyStopping::FirstComplete`], false [`EarlyStopping::Heuristic`], `"never"`
     /// [`EarlyStopping::ByBound`]. `forced_bos_token_id` is forced after any prompt (there only after one of
     /// a single token, as decoders of encoder–decoders have). `decoder_start_token_id` and
