@@ -54,3 +54,52 @@ pub fn embed(_cpu: Cpu, par: Par<'_>, lookups: &[Lookup<'_>], out: MatMut<'_>) {
         }
     });
 }
+
+/// Fewest columns that make a chunk worth handing out.
+const COLUMNS: usize = 64;
+/// Chunks per worker: enough that a late or slow one leaves little for the others to wait for.
+const CHUNKS_PER_WORKER: usize = 4;
+
+/// The gradient of one lookup of [`embed`] for its table, added to what is there:
+///
+/// d_table\[ids\[i\]\] ← d_table\[ids\[i\]\] + scale·dy\[i\], i ascending; each product and sum is rounded.
+///
+/// `dy` n×d, `d_table` vocabulary×d. Rows of `d_table` that no id names are left alone. With m the times that an id
+/// occurs, its row's error is at most (m + 1)·u times the sum of the absolute values, u = 2⁻²⁴. Workers share out the
+/// columns, so frequent ids cost no more than others. O(n·d).
+///
+/// # Panics
+/// When the widths differ, there is not one id per row of `dy`, or an id is beyond the table.
+#[track_caller]
+pub fn embed_backward(
+    _cpu: Cpu,
+    par: Par<'_>,
+    ids: &[u32],
+    scale: f32,
+    dy: Mat<'_>,
+    d_table: MatMut<'_>,
+) {
+    let _mode = FloatMode::default_scope();
+    let (rows, cols) = (d_table.rows(), d_table.cols());
+    assert!(
+        dy.cols() == cols && ids.len() == dy.rows(),
+        "{} ids, gradients of {}×{} for a table {cols} wide",
+        ids.len(),
+        dy.rows(),
+        dy.cols()
+    );
+    if let Some((i, id)) = ids.iter().enumerate().find(|&(_, &id)| id as usize >= rows) {
+        panic!("id {id} at place {i} in a table of {rows} rows");
+    }
+    let each = match par.threads() {
+        1 => cols,
+        threads => cols.div_ceil(threads * CHUNKS_PER_WORKER).max(COLUMNS),
+    };
+    par.for_columns(d_table, each, &|first, mut block| {
+        for (i, &id) in ids.iter().enumerate() {
+            let row = block.row_mut(id as usize);
+            let from = &dy.row(i)[first..];
+            row.iter_mut().zip(from).for_each(|(sum, dy)| *sum += dy * scale);
+        }
+    });
+}

@@ -35,10 +35,10 @@ pub use attention::{
     attention_scratch,
 };
 pub use cpu::{Cpu, Isa};
-pub use embedding::{Lookup, embed};
+pub use embedding::{Lookup, embed, embed_backward};
 pub use gemm::{Epilogue, Left, LeftKind, PackedB, Right, RightKind, Write, gemm, gemm_scratch};
 pub use par::{Cancel, Par, Team};
-pub use rope::{Rope, RopeLayout, rope};
+pub use rope::{Rope, RopeLayout, rope, rope_backward};
 pub use rows::activation::{Activation, activate, gate};
 pub use rows::norm::{LayerNorm, RmsNorm, add_layer_norm, add_rms_norm, layer_norm, rms_norm};
 pub use rows::softmax::{Visible, log_softmax, masked_softmax, softmax};

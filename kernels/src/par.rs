@@ -448,6 +448,22 @@ impl<'a> Par<'a> {
         });
     }
 
+    /// Hands out `out` in blocks of `columns_per_chunk` columns, all rows of them: `work(first_column, block)`.
+    pub(crate) fn for_columns<T: Send>(
+        self,
+        out: MatMut<'_, T>,
+        columns_per_chunk: usize,
+        work: &(dyn Fn(usize, ColumnBlock<'_, T>) + Sync),
+    ) {
+        let grain = columns_per_chunk.max(1);
+        let cols = out.cols();
+        let out = RowBlocks::new(out);
+        self.run(cols.div_ceil(grain), &|chunk, _| {
+            let first = chunk * grain;
+            work(first, ColumnBlock { all: &out, first, cols: grain.min(cols - first) });
+        });
+    }
+
     /// Tickets for helpers that are neither at work nor already asked.
     fn ask_for_helpers(self) {
         let Some(Team { state, pool: Some(pool) }) = self.team else { return };
@@ -494,6 +510,26 @@ impl<'a, T> RowBlocks<'a, T> {
         let data =
             unsafe { std::slice::from_raw_parts_mut(self.base.add(first * self.stride), len) };
         MatMut::with_stride(data, rows, self.cols, self.stride)
+    }
+}
+
+/// Some columns of a matrix, which one worker writes while others write other columns. Not a [`MatMut`], whose slice
+/// would hold their elements too.
+pub(crate) struct ColumnBlock<'a, T> {
+    all: &'a RowBlocks<'a, T>,
+    first: usize,
+    cols: usize,
+}
+
+impl<T> ColumnBlock<'_, T> {
+    /// These columns of row `i`.
+    #[inline]
+    pub(crate) fn row_mut(&mut self, i: usize) -> &mut [T] {
+        let RowBlocks { base, rows, stride, .. } = *self.all;
+        assert!(i < rows, "row {i} of a matrix of {rows} rows");
+        // SAFETY: these elements of row i of the borrowed matrix lie in no other block (`Par::for_columns`), and
+        // this one is borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(base.add(i * stride + self.first), self.cols) }
     }
 }
 

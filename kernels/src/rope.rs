@@ -49,6 +49,48 @@ pub fn rope(
     heads: usize,
     x: MatMut<'_>,
 ) {
+    turn_rows(cpu, par, rope, Direction::On, positions, heads, x);
+}
+
+/// The gradient of [`rope`], in place: `x` holds dy on entry and dx on return. A rotation's transpose is its inverse, so
+/// each pair is turned back by the same angle:
+///
+/// (x₁, x₂) ← (x₁·cos + x₂·sin, x₂·cos − x₁·sin).
+///
+/// Shapes, error and time as for [`rope`].
+///
+/// # Panics
+/// As [`rope`].
+#[track_caller]
+pub fn rope_backward(
+    cpu: Cpu,
+    par: Par<'_>,
+    rope: &Rope<'_>,
+    positions: &[u32],
+    heads: usize,
+    x: MatMut<'_>,
+) {
+    turn_rows(cpu, par, rope, Direction::Back, positions, heads, x);
+}
+
+/// Which way pairs are turned.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    On,
+    Back,
+}
+
+/// [`rope`] and [`rope_backward`].
+#[track_caller]
+fn turn_rows(
+    cpu: Cpu,
+    par: Par<'_>,
+    rope: &Rope<'_>,
+    direction: Direction,
+    positions: &[u32],
+    heads: usize,
+    x: MatMut<'_>,
+) {
     let _mode = FloatMode::default_scope();
     let Rope { cos, sin, layout } = *rope;
     let (rows, cols) = (x.rows(), x.cols());
@@ -72,39 +114,50 @@ pub fn rope(
     for_rows(par, x, &|first, mut block| {
         for i in 0..block.rows() {
             let position = positions[first + i] as usize;
-            let turn = Turn { cos: cos.row(position), sin: sin.row(position), layout, width };
+            let (cos, sin) = (cos.row(position), sin.row(position));
+            let turn = Turn { cos, sin, layout, direction, width };
             (cpu.table.rows.rope)(&turn, block.row_mut(i));
         }
     });
 }
 
-/// One row of [`rope`].
+/// One row of [`rope`] or [`rope_backward`].
 pub(crate) struct Turn<'a> {
     cos: &'a [f32],
     sin: &'a [f32],
     layout: RopeLayout,
+    direction: Direction,
     width: usize,
 }
 
-/// The kernel behind [`rope`]; the table compiles it for each instruction set. Plain loops, which compilers turn into
+/// The kernel behind [`rope`] and [`rope_backward`]; the table compiles it for each instruction set. Plain loops, which compilers turn into
 /// vectors: a multiplication and an addition are never contracted, so the bits are those written here.
 #[inline(always)]
 pub(crate) fn kernel(turn: &Turn<'_>, row: &mut [f32]) {
-    let Turn { cos, sin, layout, width } = *turn;
+    let Turn { cos, sin, layout, direction, width } = *turn;
     let half = cos.len();
+    // Turning a pair back is turning the exchanged pair on.
+    let back = direction == Direction::Back;
     for head in row.chunks_exact_mut(width) {
         let (turning, _) = head.split_at_mut(2 * half);
         match layout {
             RopeLayout::HalfSplit => {
-                let (first, second) = turning.split_at_mut(half);
+                let (mut first, mut second) = turning.split_at_mut(half);
+                if back {
+                    std::mem::swap(&mut first, &mut second);
+                }
                 for (((x1, x2), &cos), &sin) in first.iter_mut().zip(second).zip(cos).zip(sin) {
                     [*x1, *x2] = turned([*x1, *x2], cos, sin);
                 }
             }
             RopeLayout::Interleaved => {
                 let (pairs, _) = turning.as_chunks_mut::<2>();
-                for ((pair, &cos), &sin) in pairs.iter_mut().zip(cos).zip(sin) {
-                    *pair = turned(*pair, cos, sin);
+                for (([x1, x2], &cos), &sin) in pairs.iter_mut().zip(cos).zip(sin) {
+                    if back {
+                        [*x2, *x1] = turned([*x2, *x1], cos, sin);
+                    } else {
+                        [*x1, *x2] = turned([*x1, *x2], cos, sin);
+                    }
                 }
             }
         }

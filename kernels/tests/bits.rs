@@ -10,14 +10,15 @@ use headrow_kernels::{
     Activation, AttentionExtent, AttentionShape, Cpu, Epilogue, LayerNorm, Left, Lookup, Mask, Mat,
     MatMut, PackedB, Par, PerHead, Right, RmsNorm, Rope, RopeLayout, Scratch, Segment, Team,
     Visible, Write, activate, add_layer_norm, add_rms_norm, attention, attention_scratch, embed,
-    gate, gemm, gemm_scratch, layer_norm, log_softmax, masked_softmax, rms_norm, rope, softmax,
+    embed_backward, gate, gemm, gemm_scratch, layer_norm, log_softmax, masked_softmax, rms_norm,
+    rope, rope_backward, softmax,
 };
 use support::{Random, emulated, hash};
 
 /// An operation over fixed inputs; appends its results.
 type Operation = fn(Cpu, Par<'_>, &mut Vec<f32>);
 
-const ALL: [(&str, Operation, u64); 13] = [
+const ALL: &[(&str, Operation, u64)] = &[
     ("matrix products", products, 0xe697_84e9_1b09_6721),
     ("epilogues", epilogues, 0x4309_a370_36c1_fe02),
     ("elementary functions", elementary, 0x28b2_9c13_4290_a40b),
@@ -29,8 +30,14 @@ const ALL: [(&str, Operation, u64); 13] = [
     ("RMSNorm", rms_norms, 0x6227_2758_c8ee_8f28),
     ("attention", attentions, 0xbc4c_7b5f_3262_b913),
     ("embedding", embeddings, 0xfb2b_8990_1c7b_09d4),
+    ("embedding gradients", embeddings_backward, 0x0d9c_7ad5_fa89_05ff),
+    (
+        "RoPE gradients",
+        |cpu, par, out| rotations(rope_backward, cpu, par, out),
+        0xf4b4_4efb_9bb8_7d63,
+    ),
     ("gates", gates, 0x86a6_1630_a2b7_aefa),
-    ("RoPE", ropes, 0x5020_545e_e911_c487),
+    ("RoPE", |cpu, par, out| rotations(rope, cpu, par, out), 0x5020_545e_e911_c487),
 ];
 
 #[test]
@@ -38,7 +45,7 @@ fn the_recorded_bits_appear_on_every_instruction_set_with_any_number_of_threads(
     let mut wrong = Vec::new();
     for cpu in Cpu::all() {
         for threads in if emulated() { 1..=2 } else { 1..=8 } {
-            for (name, operation, recorded) in ALL {
+            for &(name, operation, recorded) in ALL {
                 let mut results = Vec::new();
                 match threads {
                     1 => operation(cpu, Par::SERIAL, &mut results),
@@ -434,6 +441,17 @@ fn embeddings(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
     x.append_to(out);
 }
 
+fn embeddings_backward(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
+    let mut rng = Random::new(11);
+    for cols in [1, 37, 300] {
+        let dy = Strided::random(40, cols, &mut rng);
+        let ids: Vec<u32> = (0..40).map(|_| rng.below(9) as u32).collect();
+        let mut sums = Strided::random(9, cols, &mut rng);
+        embed_backward(cpu, par, &ids, 6.1, dy.view(), sums.view_mut());
+        sums.append_to(out);
+    }
+}
+
 fn gates(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
     for activation in ACTIVATIONS {
         let (x, mut y) = (numbers(), numbers());
@@ -444,7 +462,9 @@ fn gates(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
     }
 }
 
-fn ropes(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
+type Rotation = fn(Cpu, Par<'_>, &Rope<'_>, &[u32], usize, MatMut<'_>);
+
+fn rotations(rotate: Rotation, cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
     let mut rng = Random::new(10);
     for (heads, half, width) in [(1, 1, 2), (2, 13, 29), (3, 16, 32), (1, 40, 81)] {
         let (cos, sin) = (rng.vec(50 * half), rng.vec(50 * half));
@@ -452,7 +472,7 @@ fn ropes(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
         for layout in [RopeLayout::HalfSplit, RopeLayout::Interleaved] {
             let tables = Rope { cos: matrix(&cos, half), sin: matrix(&sin, half), layout };
             let mut x = Strided::random(40, heads * width, &mut rng);
-            rope(cpu, par, &tables, &positions, heads, x.view_mut());
+            rotate(cpu, par, &tables, &positions, heads, x.view_mut());
             x.append_to(out);
         }
     }

@@ -10,8 +10,8 @@ use headrow_kernels::{
     Epilogue, KvCache, LayerNorm, Left, LeftKind, Lookup, Maps, Mask, Mat, MatMut, PackedB, Par,
     PerHead, Relative, Right, RightKind, RmsNorm, Rope, RopeLayout, Scratch, Segment, Visible,
     Write, activate, add_layer_norm, attention, attention_cached, attention_cached_scratch,
-    attention_scratch, embed, gate, gemm, gemm_scratch, log_softmax, masked_softmax, rms_norm,
-    rope, softmax,
+    attention_scratch, embed, embed_backward, gate, gemm, gemm_scratch, log_softmax,
+    masked_softmax, rms_norm, rope, rope_backward, softmax,
 };
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -101,7 +101,7 @@ fn gemms(cpu: Cpu, all: &mut Vec<Operation>) {
 
 fn rows(cpu: Cpu, all: &mut Vec<Operation>) {
     type RowOperation = fn(Cpu, Mat<'_>, MatMut<'_>);
-    const OPERATIONS: [(&str, RowOperation); 15] = [
+    const OPERATIONS: &[(&str, RowOperation)] = &[
         ("exp", |cpu, _, y| math::exp(cpu, Par::SERIAL, y)),
         ("ln", |cpu, _, y| math::ln(cpu, Par::SERIAL, y)),
         ("erf", |cpu, _, y| math::erf(cpu, Par::SERIAL, y)),
@@ -126,10 +126,13 @@ fn rows(cpu: Cpu, all: &mut Vec<Operation>) {
             embed(cpu, Par::SERIAL, &[lookup, lookup], y);
         }),
         ("gate", |cpu, x, y| gate(cpu, Par::SERIAL, Activation::Silu, x, x, y)),
+        ("embed backward", |cpu, x, y| {
+            embed_backward(cpu, Par::SERIAL, &[1, 0, 2, 4, 3, 0, 1], 1.5, x, y);
+        }),
         ("RoPE, half-split", |cpu, x, y| rotate(cpu, RopeLayout::HalfSplit, x, y)),
         ("RoPE, interleaved", |cpu, x, y| rotate(cpu, RopeLayout::Interleaved, x, y)),
     ];
-    for (name, operation) in OPERATIONS {
+    for &(name, operation) in OPERATIONS {
         let (rows, cols) = (7, 90);
         let x = Random::new(3).vec(rows * cols);
         let mut y = x.clone();
@@ -138,9 +141,11 @@ fn rows(cpu: Cpu, all: &mut Vec<Operation>) {
     }
 }
 
-fn rotate(cpu: Cpu, layout: RopeLayout, tables: Mat<'_>, x: MatMut<'_>) {
+fn rotate(cpu: Cpu, layout: RopeLayout, tables: Mat<'_>, mut x: MatMut<'_>) {
     let (cos, sin) = (tables.columns(0..20), tables.columns(20..40));
-    rope(cpu, Par::SERIAL, &Rope { cos, sin, layout }, &[0, 6, 2, 4, 3, 0, 1], 2, x);
+    let (rope_of, places) = (Rope { cos, sin, layout }, [0, 6, 2, 4, 3, 0, 1]);
+    rope(cpu, Par::SERIAL, &rope_of, &places, 2, x.reborrow());
+    rope_backward(cpu, Par::SERIAL, &rope_of, &places, 2, x);
 }
 
 fn attentions(cpu: Cpu, all: &mut Vec<Operation>) {

@@ -3,10 +3,17 @@
 mod support;
 
 use headrow_kernels::reference::rope as reference;
-use headrow_kernels::{Cpu, Isa, Mat, MatMut, Par, Rope, RopeLayout, Team, rope};
+use headrow_kernels::{Cpu, Isa, Mat, MatMut, Par, Rope, RopeLayout, Team, rope, rope_backward};
 use support::{Guarded, Random, every, unless_emulated};
 
 const LAYOUTS: [RopeLayout; 2] = [RopeLayout::HalfSplit, RopeLayout::Interleaved];
+
+/// An operation in place, and its definition.
+type Operation = fn(Cpu, Par<'_>, &Rope<'_>, &[u32], usize, MatMut<'_>);
+type Definition = fn(&Rope<'_>, &[u32], usize, Mat<'_>) -> Vec<f64>;
+
+const BOTH_WAYS: [(Operation, Definition); 2] =
+    [(rope, reference::rope), (rope_backward, reference::rope_backward)];
 
 /// Cosines and sines of p·10000^(−2i/r) for `positions` positions and r = 2·`half`.
 struct Angles {
@@ -53,26 +60,55 @@ fn every_small_shape_is_within_the_stated_error_and_touches_nothing_else() {
                     let rope_of = angles.rope(layout);
                     let places = positions(rows, 9, &mut rng);
                     let x = Guarded::random(rows, cols, cols + half % 4, heads, &mut rng);
-                    let exact = reference::rope(&rope_of, &places, heads, x.view());
-                    for cpu in Cpu::all() {
-                        let mut y = Guarded::from_fn(rows, cols, cols + half % 4, heads, |i, j| {
-                            x.view().row(i)[j]
-                        });
-                        rope(cpu, Par::SERIAL, &rope_of, &places, heads, y.view_mut());
-                        for (at, (&y, exact)) in y.values().iter().zip(&exact).enumerate() {
-                            // Values below 1: a rounded product and a rounded sum below 2.
-                            let bound = 3.0 * f64::powi(2.0, -24);
-                            let error = (f64::from(y) - exact).abs();
-                            let what = format!("{layout:?} half {half} heads {heads} + {beyond}");
-                            assert!(error <= bound, "{what} [{at}]: {y} is {exact}");
-                            if at % cols % (2 * half + beyond) >= 2 * half {
-                                assert_eq!(f64::from(y), *exact, "{what} [{at}] moved");
+                    for (operation, definition) in BOTH_WAYS {
+                        let exact = definition(&rope_of, &places, heads, x.view());
+                        let what = format!("{layout:?} half {half} heads {heads} + {beyond}");
+                        for cpu in Cpu::all() {
+                            let mut y =
+                                Guarded::from_fn(rows, cols, cols + half % 4, heads, |i, j| {
+                                    x.view().row(i)[j]
+                                });
+                            operation(cpu, Par::SERIAL, &rope_of, &places, heads, y.view_mut());
+                            for (at, (&y, exact)) in y.values().iter().zip(&exact).enumerate() {
+                                // Values below 1: a rounded product and a rounded sum below 2.
+                                let bound = 3.0 * f64::powi(2.0, -24);
+                                let error = (f64::from(y) - exact).abs();
+                                assert!(error <= bound, "{what} [{at}]: {y} is {exact}");
+                                if at % cols % (2 * half + beyond) >= 2 * half {
+                                    assert_eq!(f64::from(y), *exact, "{what} [{at}] moved");
+                                }
                             }
+                            y.assert_intact("rope");
                         }
-                        y.assert_intact("rope");
                     }
                 }
             }
+        }
+    }
+}
+
+/// The gradient of Σ y·dy is what moving each element of x changes: turning is linear, so one step tells exactly.
+#[test]
+fn the_gradients_definition_is_what_small_steps_give() {
+    let mut rng = Random::new(5);
+    let (rows, heads, half) = (2, 2, 3);
+    let cols = heads * (2 * half + 1);
+    let angles = Angles::new(40, half);
+    let places = positions(rows, 40, &mut rng);
+    let (x, dy) = (rng.vec(rows * cols), rng.vec(rows * cols));
+    for layout in LAYOUTS {
+        let rope_of = angles.rope(layout);
+        let gradient =
+            reference::rope_backward(&rope_of, &places, heads, Mat::new(&dy, rows, cols));
+        let value = |x: &[f32]| -> f64 {
+            let y = reference::rope(&rope_of, &places, heads, Mat::new(x, rows, cols));
+            y.iter().zip(&dy).map(|(y, &dy)| y * f64::from(dy)).sum()
+        };
+        for at in 0..rows * cols {
+            let mut moved = x.clone();
+            moved[at] = 0.0;
+            let slope = (value(&x) - value(&moved)) / f64::from(x[at]);
+            assert!((slope - gradient[at]).abs() < 1e-12, "{layout:?} [{at}]");
         }
     }
 }
@@ -157,10 +193,10 @@ fn every_instruction_set_stride_and_thread_count_gives_the_same_bits() {
     let angles = Angles::new(100, half);
     let places = positions(rows, 100, &mut rng);
     let x = Guarded::random(rows, cols, cols, 0, &mut rng);
-    for layout in LAYOUTS {
+    for (layout, (operation, _)) in LAYOUTS.into_iter().flat_map(|l| BOTH_WAYS.map(|w| (l, w))) {
         let run = |cpu, par: Par<'_>, stride, offset| {
             let mut y = Guarded::from_fn(rows, cols, stride, offset, |i, j| x.view().row(i)[j]);
-            rope(cpu, par, &angles.rope(layout), &places, heads, y.view_mut());
+            operation(cpu, par, &angles.rope(layout), &places, heads, y.view_mut());
             y.assert_intact("rope");
             y.bits()
         };
