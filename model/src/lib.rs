@@ -26,6 +26,8 @@
 //! | §3.4 embeddings and read-out | `embedding.rs` |
 //! | §3.5 positions | `position.rs` |
 //! | §6.1 beam search and its kin | `generate.rs` |
+//! | §5 training: schedule, optimiser, regularisation, averaging | `train.rs` |
+//! | §6 BLEU, and other measures of answers | `metrics.rs` |
 //! | not in the paper: images or spectrograms instead of words | `patches.rs`, `spectrogram.rs` |
 //! | not in the paper: texts instead of tokens | `text.rs`, `sentence.rs`, `tokenizer.rs` |
 //!
@@ -50,6 +52,8 @@ mod feed_forward;
 pub mod generate;
 mod head;
 mod linear;
+#[cfg(feature = "train")]
+pub mod metrics;
 mod model;
 mod observer;
 mod patches;
@@ -66,6 +70,8 @@ mod sublayer;
 mod text;
 #[cfg(feature = "tokenizers")]
 mod tokenizer;
+#[cfg(feature = "train")]
+pub mod train;
 mod transformer;
 mod weights;
 
