@@ -6,6 +6,7 @@
 
 mod check;
 mod fields;
+mod foreign;
 mod preset;
 
 use crate::error::{Error, Result};

@@ -164,6 +164,13 @@ fn what_families_are_known_to_leave_in_their_files_does_no_harm() {
         tiny.floats(name, &[1, 1, 3, 3], &mut Random(1));
         assert_eq!(logits(&tiny), expected, "{name}");
     }
+    // Options of other kinds of models that say nothing.
+    let silent = [("alibi", json!(false)), ("pruned_heads", json!({})), ("qk_norm", json!(null))];
+    let mut bert = Tiny::new("bert");
+    for (field, value) in silent {
+        bert = bert.set(field, value);
+    }
+    assert!(bert.model().is_ok());
     let mut vit = Tiny::new("vit");
     vit.floats("vit.embeddings.mask_token", &[1, 1, D], &mut Random(1));
     assert!(vit.model().is_ok());
@@ -229,6 +236,14 @@ fn configs_that_say_what_is_not_computed_are_refused_by_field() {
         ("vit", "pooler_output_size", json!(12)),
         ("vit", "hidden_act", json!("tanh")),
         ("vit", "num_attention_heads", json!(5)),
+        // Options of other kinds of models.
+        ("llama", "attention_multiplier", json!(0.02)),
+        ("llama", "num_local_experts", json!(8)),
+        ("qwen2", "use_qk_norm", json!(true)),
+        ("gpt2", "logit_scale", json!(0.5)),
+        ("bert", "alibi", json!(true)),
+        ("bert", "pruned_heads", json!({"0": [1]})),
+        ("opt", "quantization_config", json!({"bits": 4})),
     ];
     for (family, field, value) in wrong {
         let error = Tiny::new(family).set(field, value.clone()).config().unwrap_err();

@@ -73,6 +73,7 @@ fn read_config(fields: &Fields<'_>) -> Result<Config> {
         let hint = format!(" (expected one of {})", known.join(", "));
         return Err(fields.unsupported("model_type", &word, &hint));
     };
+    fields.refuse_foreign()?;
     let mut config = (reading.config)(fields, reading.family)?;
     config.architectures = fields.words("architectures")?;
     config.labels = fields.labels()?;

@@ -21,23 +21,40 @@ const OTHERS: [&str; 6] = [
 ];
 
 /// Fields of a `config.json` that say how the model is decoded where no `generation_config.json` does.
-const DECODING: [&str; 16] = [
+const DECODING: [&str; 33] = [
     "bad_words_ids",
     "begin_suppress_tokens",
     "decoder_start_token_id",
+    "diversity_penalty",
+    "do_sample",
     "early_stopping",
+    "encoder_no_repeat_ngram_size",
+    "encoder_repetition_penalty",
     "eos_token_id",
+    "epsilon_cutoff",
+    "eta_cutoff",
     "forced_bos_token_id",
     "forced_decoder_ids",
     "forced_eos_token_id",
+    "guidance_scale",
     "length_penalty",
     "max_length",
+    "max_new_tokens",
     "min_length",
+    "min_new_tokens",
+    "min_p",
     "no_repeat_ngram_size",
+    "num_beam_groups",
     "num_beams",
+    "num_return_sequences",
+    "renormalize_logits",
     "repetition_penalty",
+    "stop_strings",
     "suppress_tokens",
     "temperature",
+    "top_k",
+    "top_p",
+    "typical_p",
 ];
 
 /// The tokenizer of the folder, or those of sources and targets.
