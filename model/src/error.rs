@@ -175,6 +175,26 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
+    /// An option of training is out of its range, or does not fit the rest.
+    #[cfg(feature = "train")]
+    #[error("training option {field}: {problem}")]
+    TrainingOption {
+        /// The option.
+        field: &'static str,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// Training came upon NaN or ∞. The step that met it changed nothing.
+    #[cfg(feature = "train")]
+    #[error("step {step}: {what} is {value}")]
+    NotFinite {
+        /// The step, counted from 1.
+        step: u64,
+        /// The loss, or the gradient or the weights of a tensor.
+        what: String,
+        /// NaN or ∞.
+        value: f64,
+    },
     /// A model, or the caller's processor of logits, gave NaN or +∞ for a token.
     #[error("sequence {sequence}, step {step}: the logit of token {id} is {value}")]
     InvalidLogit {
@@ -303,6 +323,11 @@ impl Error {
             _ => {}
         }
         self
+    }
+
+    #[cfg(feature = "train")]
+    pub(crate) fn training_option(field: &'static str, problem: impl fmt::Display) -> Error {
+        Error::TrainingOption { field, problem: problem.to_string() }
     }
 
     pub(crate) fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
