@@ -56,7 +56,8 @@ fn one_pass_gives_the_factors_that_steps_give() {
 
 /// The last word's row is NaN in every table; tied to the read-out it would reach every score.
 fn poisoned() -> impl Iterator<Item = Seeded> {
-    let tables = ["wte.weight", "embed_tokens.weight", "shared.weight", "words.weight"];
+    let tables =
+        ["embed_in.weight", "wte.weight", "embed_tokens.weight", "shared.weight", "words.weight"];
     decoders().map(move |mut seeded| {
         let names = seeded.tensors.iter().map(|tensor| tensor.name.clone());
         let names = names.filter(|name| tables.iter().any(|table| name.ends_with(table)));

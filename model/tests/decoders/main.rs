@@ -22,6 +22,7 @@ use tiny::Random;
 /// Models with a decoder, and some with an encoder too.
 fn decoders() -> impl Iterator<Item = Seeded> {
     let alone = (0..4).map(Seeded::gpt2).chain((0..20).map(Seeded::decoder));
+    let alone = alone.chain((0..15).map(Seeded::family));
     alone.chain((0..12).map(Seeded::seq2seq)).chain((0..30).map(Seeded::general))
 }
 

@@ -48,6 +48,47 @@ impl Seeded {
         Seeded::from_json(&json, seed)
     }
 
+    /// One of the families that no other drawing here covers, with sizes and options of its own.
+    pub(crate) fn family(seed: u64) -> Seeded {
+        let mut random = Random(seed);
+        let (heads, layers) = (1 + random.below(4), 1 + random.below(2));
+        let (d_model, d_ff) = (heads * 4 * (1 + random.below(3)), 9 + random.below(50));
+        let flag = random.below(2) == 1;
+        let mut json = match seed % 5 {
+            0 => json!({
+                "model_type": "opt", "ffn_dim": d_ff, "do_layer_norm_before": flag,
+                "word_embed_proj_dim": d_model - 3 * random.below(2), "enable_bias": !flag,
+            }),
+            1 => json!({
+                "model_type": "gpt_neox", "intermediate_size": d_ff, "rotary_pct": 0.5,
+                "use_parallel_residual": flag, "tie_word_embeddings": random.below(2) == 1,
+            }),
+            2 => json!({
+                "model_type": "t5", "d_model": d_model, "d_kv": 3 + random.below(9), "d_ff": d_ff,
+                "num_heads": heads, "num_layers": layers, "num_decoder_layers": 2,
+                "feed_forward_proj": if flag { "gated-gelu" } else { "relu" },
+                "relative_attention_num_buckets": 8, "relative_attention_max_distance": 20,
+                "tie_word_embeddings": random.below(2) == 1, "decoder_start_token_id": 0,
+                "pad_token_id": 0, "eos_token_id": 1,
+            }),
+            3 => json!({
+                "model_type": "mistral", "intermediate_size": d_ff, "num_key_value_heads": 1,
+                "sliding_window": 1 + random.below(90),
+            }),
+            _ => json!({
+                "model_type": "qwen2", "intermediate_size": d_ff, "num_key_value_heads": heads,
+            }),
+        };
+        json["vocab_size"] = json!(V);
+        if json["model_type"] != "t5" {
+            json["hidden_size"] = json!(d_model);
+            json["num_attention_heads"] = json!(heads);
+            json["num_hidden_layers"] = json!(layers);
+            json["max_position_embeddings"] = json!(LONGEST);
+        }
+        Seeded::from_json(&json, seed)
+    }
+
     /// The layers of Llama with every option of a stack drawn anew.
     pub(crate) fn decoder(seed: u64) -> Seeded {
         let mut random = Random(seed);
