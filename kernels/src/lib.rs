@@ -39,8 +39,13 @@ pub use embedding::{Lookup, embed, embed_backward};
 pub use gemm::{Epilogue, Left, LeftKind, PackedB, Right, RightKind, Write, gemm, gemm_scratch};
 pub use par::{Cancel, Par, Team};
 pub use rope::{Rope, RopeLayout, rope, rope_backward};
-pub use rows::activation::{Activation, activate, gate};
-pub use rows::norm::{LayerNorm, RmsNorm, add_layer_norm, add_rms_norm, layer_norm, rms_norm};
+pub use rows::activation::{Activation, activate, activate_backward, gate, gate_backward};
+pub use rows::norm::{
+    LayerNorm, Moments, RmsNorm, add_layer_norm, add_layer_norm_saving, add_rms_norm,
+    add_rms_norm_saving, layer_norm, layer_norm_backward, layer_norm_saving, rms_norm,
+    rms_norm_backward, rms_norm_saving,
+};
 pub use rows::softmax::{Visible, log_softmax, masked_softmax, softmax};
+pub use rows::sums::add_column_sums;
 pub use scratch::{Need, Scratch, Stack};
 pub use view::{Mat, MatMut};

@@ -437,14 +437,35 @@ impl<'a> Par<'a> {
         work: &(dyn Fn(usize, MatMut<'_, A>, MatMut<'_, B>) + Sync),
     ) {
         assert_eq!(a.rows(), b.rows(), "two outputs of different numbers of rows");
+        let none = MatMut::new(&mut [(); 0], a.rows(), 0);
+        self.for_rows_of_three(a, b, none, rows_per_chunk, &|first, a, b, _| work(first, a, b));
+    }
+
+    /// As [`Par::for_rows_of_two`] for three.
+    ///
+    /// # Panics
+    /// When the numbers of rows differ.
+    #[track_caller]
+    #[allow(clippy::type_complexity)]
+    pub fn for_rows_of_three<A: Send, B: Send, C: Send>(
+        self,
+        a: MatMut<'_, A>,
+        b: MatMut<'_, B>,
+        c: MatMut<'_, C>,
+        rows_per_chunk: usize,
+        work: &(dyn Fn(usize, MatMut<'_, A>, MatMut<'_, B>, MatMut<'_, C>) + Sync),
+    ) {
+        let all = [a.rows(), b.rows(), c.rows()];
+        assert!(all == [a.rows(); 3], "three outputs of {all:?} rows");
         let grain = rows_per_chunk.max(1);
-        let (a, b) = (RowBlocks::new(a), RowBlocks::new(b));
+        let (a, b, c) = (RowBlocks::new(a), RowBlocks::new(b), RowBlocks::new(c));
         self.run(a.rows.div_ceil(grain), &|chunk, _| {
             let first = chunk * grain;
             let rows = grain.min(a.rows - first);
             // SAFETY: each chunk index is run once, and the blocks of different chunks are disjoint.
-            let (a, b) = unsafe { (a.block(first, rows), b.block(first, rows)) };
-            work(first, a, b);
+            let (a, b, c) =
+                unsafe { (a.block(first, rows), b.block(first, rows), c.block(first, rows)) };
+            work(first, a, b, c);
         });
     }
 

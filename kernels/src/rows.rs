@@ -15,6 +15,7 @@ pub mod math;
 pub mod norm;
 mod pack;
 pub mod softmax;
+pub mod sums;
 
 use crate::par::Par;
 use crate::view::MatMut;

@@ -2,12 +2,14 @@
 
 use crate::arch::{self, PackRows, Tile};
 use crate::cpu::Isa;
+use crate::gemm::Write;
 use crate::gemm::epilogue::{self, Finish};
 use crate::rope::{self, Turn};
 use crate::rows::activation::{self, Activation};
 use crate::rows::math::{self, Function};
-use crate::rows::norm::{self, Norm};
+use crate::rows::norm::{self, Moments, Norm, Written};
 use crate::rows::softmax::{self, Scores};
+use crate::rows::sums;
 use crate::view::{Mat, MatMut};
 
 /// The kernels of one instruction set, and the tile shapes they work in.
@@ -44,7 +46,12 @@ pub(crate) struct RowKernels {
     pub(crate) finish: fn(&mut [f32], &Finish<'_>),
     pub(crate) rope: fn(&Turn<'_>, &mut [f32]),
     pub(crate) gate: fn(Activation, Mat<'_>, Mat<'_>, MatMut<'_>),
-    pub(crate) norm: fn(&Norm<'_>, Mat<'_>, Option<Mat<'_>>, Option<MatMut<'_>>, MatMut<'_>),
+    pub(crate) norm: fn(&Norm<'_>, Mat<'_>, Option<Mat<'_>>, Written<'_>),
+    pub(crate) activate_backward: fn(Activation, Mat<'_>, MatMut<'_>),
+    pub(crate) gate_backward: fn(Activation, [Mat<'_>; 3], [MatMut<'_>; 2]),
+    pub(crate) norm_backward: fn(&Norm<'_>, &[Moments], [Mat<'_>; 2], Write, MatMut<'_>),
+    pub(crate) norm_sums: fn(&[Moments], [Mat<'_>; 2], &mut [f32], &mut [f32]),
+    pub(crate) column_sums: fn(Mat<'_>, &mut [f32]),
 }
 
 /// The row kernels in 32 lanes = `$registers` registers of the instruction set that `$token` proves, compiled with
@@ -101,15 +108,45 @@ macro_rules! row_kernels {
             activation::gate_kernel(simd, activation, gate, up, out)
         }
         $(#[target_feature(enable = $features)])?
-        fn norm(
+        fn norm(how: &Norm<'_>, x: Mat<'_>, residual: Option<Mat<'_>>, written: Written<'_>) {
+            let simd = $token;
+            norm::kernel::<_, $registers>(simd, how, x, residual, written)
+        }
+        $(#[target_feature(enable = $features)])?
+        fn activate_backward(activation: Activation, x: Mat<'_>, d: MatMut<'_>) {
+            let simd = $token;
+            activation::backward_kernel(simd, activation, x, d)
+        }
+        $(#[target_feature(enable = $features)])?
+        fn gate_backward(activation: Activation, read: [Mat<'_>; 3], written: [MatMut<'_>; 2]) {
+            let simd = $token;
+            activation::gate_backward_kernel(simd, activation, read, written)
+        }
+        $(#[target_feature(enable = $features)])?
+        fn norm_backward(
             how: &Norm<'_>,
-            x: Mat<'_>,
-            residual: Option<Mat<'_>>,
-            sum: Option<MatMut<'_>>,
-            out: MatMut<'_>,
+            saved: &[Moments],
+            read: [Mat<'_>; 2],
+            write: Write,
+            dx: MatMut<'_>,
         ) {
             let simd = $token;
-            norm::kernel::<_, $registers>(simd, how, x, residual, sum, out)
+            norm::backward::kernel::<_, $registers>(simd, how, saved, read, write, dx)
+        }
+        $(#[target_feature(enable = $features)])?
+        fn norm_sums(
+            saved: &[Moments],
+            read: [Mat<'_>; 2],
+            d_gamma: &mut [f32],
+            d_beta: &mut [f32],
+        ) {
+            let simd = $token;
+            norm::backward::sums_kernel(simd, saved, read, d_gamma, d_beta)
+        }
+        $(#[target_feature(enable = $features)])?
+        fn column_sums(x: Mat<'_>, to: &mut [f32]) {
+            let simd = $token;
+            sums::column_sums_kernel(simd, x, to)
         }
         // SAFETY, of each call: this table is handed out by `for_isa` alone, once the processor has been asked
         // for the instruction set with all these features.
@@ -136,7 +173,19 @@ macro_rules! row_kernels {
             // SAFETY: as above.
             gate: |activation, x, up, out| unsafe { gate(activation, x, up, out) },
             // SAFETY: as above.
-            norm: |how, x, residual, sum, out| unsafe { norm(how, x, residual, sum, out) },
+            norm: |how, x, residual, written| unsafe { norm(how, x, residual, written) },
+            // SAFETY: as above.
+            activate_backward: |activation, x, d| unsafe { activate_backward(activation, x, d) },
+            // SAFETY: as above.
+            gate_backward: |activation, read, to| unsafe { gate_backward(activation, read, to) },
+            // SAFETY: as above.
+            norm_backward: |how, saved, read, write, dx| unsafe {
+                norm_backward(how, saved, read, write, dx)
+            },
+            // SAFETY: as above.
+            norm_sums: |saved, read, gamma, beta| unsafe { norm_sums(saved, read, gamma, beta) },
+            // SAFETY: as above.
+            column_sums: |x, to| unsafe { column_sums(x, to) },
         }
     }};
 }

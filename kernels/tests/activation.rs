@@ -3,7 +3,9 @@
 mod support;
 
 use headrow_kernels::reference::rows as reference;
-use headrow_kernels::{Activation, Cpu, Isa, Mat, MatMut, Par, Team, activate, gate};
+use headrow_kernels::{
+    Activation, Cpu, Isa, Mat, MatMut, Par, Team, activate, activate_backward, gate, gate_backward,
+};
 use support::{Guarded, Random, every, hash, unless_emulated};
 
 const ALL: [Activation; 6] = [
@@ -217,4 +219,154 @@ fn gates_of_another_shape_are_refused() {
     let mut out = [0.0; 4];
     let (x, out) = (Mat::new(&x, 2, 3), MatMut::new(&mut out, 2, 2));
     gate(Cpu::detect(), Par::SERIAL, Activation::Silu, x, x, out);
+}
+
+/// d·activation′(x).
+fn backward(cpu: Cpu, par: Par<'_>, activation: Activation, x: &[f32], d: &[f32]) -> Vec<f32> {
+    let mut d = d.to_vec();
+    let cols = x.len();
+    activate_backward(cpu, par, activation, Mat::from_row(x), MatMut::new(&mut d, 1, cols));
+    d
+}
+
+#[test]
+fn the_slopes_definition_agrees_with_finite_differences() {
+    for activation in ALL {
+        for i in -120..120 {
+            let (x, h) = (f64::from(i) / 12.0 + 0.01, 1e-5);
+            let moved = |by| reference::activation(activation, x + by);
+            let slope = (moved(h) - moved(-h)) / (2.0 * h);
+            let exact = reference::activation_slope(activation, x);
+            assert!((slope - exact).abs() < 1e-9, "{activation:?} at {x}: {slope} for {exact}");
+        }
+    }
+}
+
+#[test]
+fn slopes_stay_within_the_stated_bounds() {
+    let unit = 2f64.powi(-23);
+    let x = sample(9973);
+    let ones = vec![1.0; x.len()];
+    for activation in ALL {
+        let mut worst = (0.0, 0.0);
+        let slopes = backward(Cpu::detect(), Par::SERIAL, activation, &x, &ones);
+        for (&x, &y) in x.iter().zip(&slopes) {
+            let wide = f64::from(x);
+            let exact = reference::activation_slope(activation, wide);
+            if x.is_nan() {
+                // The identity's slope does not depend on x.
+                assert!(y.is_nan() || activation == Activation::Identity, "{activation:?} of NaN");
+                continue;
+            }
+            assert!(y.is_finite(), "{activation:?} of {x:e} is {y}");
+            if matches!(activation, Activation::Identity | Activation::Relu) {
+                assert_eq!(f64::from(y), exact, "{activation:?} of {x:e}");
+                continue;
+            }
+            // The two terms of the sum: σ = activation(x)/x, and the rest.
+            let sigma = if x == 0.0 { 0.5 } else { reference::activation(activation, wide) / wide };
+            let sigma = if x.is_infinite() { exact } else { sigma };
+            let terms = sigma.abs() + (exact - sigma).abs();
+            let tail = exponent(activation, wide).min(110.0);
+            let lost = if activation == Activation::GeluErf { 4e-12 } else { 1e-36 };
+            let bound = (4.0 + 3.0 * tail) * unit * terms + lost;
+            let error = (f64::from(y) - exact).abs();
+            assert!(error <= bound, "{activation:?}′ of {x:e}: {y:e}, exactly {exact:e}");
+            let ulp = (error - lost) / ((1.0 + tail) * unit * terms).max(1e-30);
+            if ulp > worst.0 {
+                worst = (ulp, x);
+            }
+        }
+        println!("{activation:?}′: {:.3}·(1 + v)·2⁻²³ of the terms at {:e}", worst.0, worst.1);
+    }
+}
+
+#[test]
+fn slopes_have_their_limits_and_a_kink_counts_as_0() {
+    for cpu in Cpu::all() {
+        for activation in &ALL[1..] {
+            let x = [f32::NEG_INFINITY, f32::INFINITY, f32::NAN, f32::MIN, f32::MAX];
+            let y = backward(cpu, Par::SERIAL, *activation, &x, &[3.0; 5]);
+            assert_eq!((y[0], y[1], y[3], y[4]), (0.0, 3.0, 0.0, 3.0), "{activation:?}");
+            assert!(y[2].is_nan(), "{activation:?}");
+        }
+        let relu = backward(cpu, Par::SERIAL, Activation::Relu, &[0.0, -0.0, 1e-45], &[5.0; 3]);
+        assert_eq!(relu, [0.0, 0.0, 5.0]);
+    }
+}
+
+/// d_gate and d_up of the kernel, the first in a buffer of its own, both with gaps.
+fn gate_gradients(cpu: Cpu, par: Par<'_>, how: Activation, read: [Mat<'_>; 3]) -> [Guarded; 2] {
+    let [x, up, dy] = read;
+    let (rows, n) = (dy.rows(), dy.cols());
+    let mut out = [1, 4].map(|gap| Guarded::filled(rows, n, n + gap, gap, f32::NAN));
+    let [d_gate, d_up] = &mut out;
+    gate_backward(cpu, par, how, x, up, dy, d_gate.view_mut(), d_up.view_mut());
+    out
+}
+
+#[test]
+fn a_gates_gradients_are_those_of_its_two_steps_at_every_width() {
+    let mut rng = Random::new(4);
+    for activation in ALL {
+        for cpu in Cpu::all() {
+            for n in (0..140).step_by(every(9)) {
+                let [x, up, dy] =
+                    [2, 0, 3].map(|gap| Guarded::random(3, n, n + gap, n % 5, &mut rng));
+                let read = [x.view(), up.view(), dy.view()];
+                let [d_gate, d_up] = gate_gradients(cpu, Par::SERIAL, activation, read);
+                d_gate.assert_intact("d_gate");
+                d_up.assert_intact("d_up");
+                for i in 0..3 {
+                    let product = |a: &[f32], b: &[f32]| -> Vec<f32> {
+                        a.iter().zip(b).map(|(a, b)| a * b).collect()
+                    };
+                    let [x, up, dy] = read.map(|x| x.row(i));
+                    let through = product(dy, up);
+                    let through = backward(cpu, Par::SERIAL, activation, x, &through);
+                    assert_eq!(hash(d_gate.view().row(i)), hash(&through), "{activation:?} {n}");
+                    let up = product(dy, &apply(cpu, activation, x));
+                    assert_eq!(hash(d_up.view().row(i)), hash(&up), "{activation:?} {n}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn gradients_have_the_same_bits_on_every_instruction_set_and_thread_count() {
+    let mut rng = Random::new(5);
+    let (x, ones) = (sample(65_521), vec![1.0; sample(65_521).len()]);
+    for activation in ALL {
+        let scalar = Cpu::with_isa(Isa::Scalar).unwrap();
+        let expected = hash(&backward(scalar, Par::SERIAL, activation, &x, &ones));
+        for cpu in Cpu::all() {
+            let found = hash(&backward(cpu, Par::SERIAL, activation, &x, &ones));
+            assert_eq!(found, expected, "{activation:?} {}", cpu.isa());
+        }
+        let rows = unless_emulated(300, 50);
+        let [x, up, mut dy] = [5, 2, 0].map(|gap| Guarded::random(rows, 97, 97 + gap, 1, &mut rng));
+        dy.set(7, 11, f32::NAN);
+        let run = |cpu, par: Par<'_>| {
+            let [a, b] = gate_gradients(cpu, par, activation, [x.view(), up.view(), dy.view()]);
+            let mut d = Guarded::from_fn(rows, 97, 99, 1, |i, j| dy.view().row(i)[j]);
+            activate_backward(cpu, par, activation, x.view(), d.view_mut());
+            d.assert_intact("activate_backward");
+            [a, b, d].map(|x| x.values())
+        };
+        let expected = run(scalar, Par::SERIAL);
+        for values in &expected {
+            for (at, y) in values.iter().enumerate() {
+                assert_eq!(y.is_nan(), at == 7 * 97 + 11, "{activation:?} [{at}]");
+            }
+        }
+        for cpu in Cpu::all() {
+            for threads in (1..=8).step_by(every(3)) {
+                let found = Team::new(threads).open(|par| run(cpu, par));
+                for (found, expected) in found.iter().zip(&expected) {
+                    assert_eq!(hash(found), hash(expected), "{activation:?} {threads} threads");
+                }
+            }
+        }
+    }
 }

@@ -47,6 +47,33 @@ pub fn activation(activation: Activation, x: f64) -> f64 {
     }
 }
 
+/// The derivative of an activation; ReLU's at 0 is 0.
+pub fn activation_slope(activation: Activation, x: f64) -> f64 {
+    // Of x·σ(w), w′ being the derivative of w.
+    let gated = |w: f64, slope: f64| sigmoid(w) + x * slope * sigmoid(w) * sigmoid(-w);
+    match activation {
+        Activation::Identity => 1.0,
+        Activation::Relu if x.is_nan() => x,
+        Activation::Relu => f64::from(u8::from(x > 0.0)),
+        // The limits, where the formulas below would multiply ∞ by 0.
+        _ if x.is_infinite() => f64::from(u8::from(x > 0.0)),
+        Activation::GeluErf => {
+            let density = exp(-0.5 * x * x) / std::f64::consts::TAU.sqrt();
+            0.5 * libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2) + x * density
+        }
+        Activation::GeluTanh => {
+            let factor = 2.0 * std::f64::consts::FRAC_2_PI.sqrt();
+            let w = factor * (x + 0.044715 * x * x * x);
+            if w.abs() > 700.0 {
+                return f64::from(u8::from(x > 0.0));
+            }
+            gated(w, factor * (1.0 + 3.0 * 0.044715 * x * x))
+        }
+        Activation::GeluQuick => gated(1.702 * x, 1.702),
+        Activation::Silu => gated(x, 1.0),
+    }
+}
+
 /// activation(gate)·up of every element.
 pub fn gate(how: Activation, gate: Mat<'_>, up: Mat<'_>) -> Vec<f64> {
     let row = |i| gate.row(i).iter().zip(up.row(i));
@@ -125,4 +152,53 @@ pub fn rms_norm(x: Mat<'_>, gamma: &[f32], epsilon: f32) -> Vec<f64> {
         out.extend(row().zip(gamma).map(|(x, &gamma)| x / root * f64::from(gamma)));
     }
     out
+}
+
+/// Gradients of a norm: of its input (row-major), of γ and of β.
+pub struct NormGradients {
+    /// dL/dx.
+    pub x: Vec<f64>,
+    /// dL/dγ.
+    pub gamma: Vec<f64>,
+    /// dL/dβ.
+    pub beta: Vec<f64>,
+}
+
+/// Gradients of [`layer_norm`] from dy = dL/dy.
+pub fn layer_norm_backward(x: Mat<'_>, dy: Mat<'_>, gamma: &[f32], epsilon: f32) -> NormGradients {
+    norm_backward(x, dy, gamma, epsilon, true)
+}
+
+/// Gradients of [`rms_norm`] from dy = dL/dy; there is no β.
+pub fn rms_norm_backward(x: Mat<'_>, dy: Mat<'_>, gamma: &[f32], epsilon: f32) -> NormGradients {
+    norm_backward(x, dy, gamma, epsilon, false)
+}
+
+fn norm_backward(
+    x: Mat<'_>,
+    dy: Mat<'_>,
+    gamma: &[f32],
+    epsilon: f32,
+    centred: bool,
+) -> NormGradients {
+    let d = x.cols() as f64;
+    let zeros = || vec![0.0; x.cols()];
+    let mut all = NormGradients { x: Vec::new(), gamma: zeros(), beta: zeros() };
+    for i in 0..x.rows() {
+        let wide = |row: &[f32]| row.iter().map(|&x| f64::from(x)).collect::<Vec<f64>>();
+        let (x, dy) = (wide(x.row(i)), wide(dy.row(i)));
+        let mean = if centred { x.iter().sum::<f64>() / d } else { 0.0 };
+        let square = x.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / d;
+        let root = (square + f64::from(epsilon)).sqrt();
+        let normal: Vec<f64> = x.iter().map(|x| (x - mean) / root).collect();
+        let g: Vec<f64> = dy.iter().zip(gamma).map(|(dy, &gamma)| dy * f64::from(gamma)).collect();
+        let mean_g = if centred { g.iter().sum::<f64>() / d } else { 0.0 };
+        let mean_gx = g.iter().zip(&normal).map(|(g, x)| g * x).sum::<f64>() / d;
+        all.x.extend(g.iter().zip(&normal).map(|(g, x)| (g - mean_g - x * mean_gx) / root));
+        for (j, (dy, normal)) in dy.iter().zip(&normal).enumerate() {
+            all.gamma[j] += dy * normal;
+            all.beta[j] += dy;
+        }
+    }
+    all
 }

@@ -239,3 +239,73 @@ pub(super) fn silu<S: Vector, const N: usize>(x: Pack<S, N>) -> Pack<S, N> {
 pub(super) fn relu<S: Vector, const N: usize>(x: Pack<S, N>) -> Pack<S, N> {
     x.all(0.0).larger(x) + x.all(0.0)
 }
+
+/// The slope of x, which is 1.
+#[inline(always)]
+pub(super) fn identity_slope<S: Vector, const N: usize>(x: Pack<S, N>) -> Pack<S, N> {
+    x.all(1.0)
+}
+
+/// 1 above 0, else 0; NaN for NaN.
+#[inline(always)]
+pub(super) fn relu_slope<S: Vector, const N: usize>(x: Pack<S, N>) -> Pack<S, N> {
+    let slope = x.all(0.0).less_than(x).select(x.all(1.0), x.all(0.0));
+    x.equals(x).select(slope, x)
+}
+
+/// x between −`most` and `most`, where a slope is 0 and 1; NaN stays NaN.
+#[inline(always)]
+fn within<S: Vector, const N: usize>(x: Pack<S, N>, most: f32) -> Pack<S, N> {
+    let x = x.all(-most).larger(x);
+    x.all(most).smaller(x)
+}
+
+/// Φ(x) + x·φ(x), with φ(x) = e^(−x²/2)/√(2π).
+#[inline(always)]
+pub(super) fn gelu_erf_slope<S: Vector, const N: usize>(x: Pack<S, N>) -> Pack<S, N> {
+    // At ±15 the density is exactly 0, from ±14 on the tail.
+    let x = within(x, 15.0);
+    let below = twice_normal_tail(x.all(14.0).smaller(x.abs()), 0.5);
+    let normal = x.less_than(x.all(0.0)).select(below, x.all(1.0) - below);
+    let density = exp_of_negative(x * x * x.all(-0.5), 1.0) * x.all(0.398942280);
+    x.mul_add(density, normal)
+}
+
+/// The slope of x·σ(w): σ(w) + x·w′·σ(w)·σ(−w). x·w′ must be finite where w is beyond ±104, where σ(w)·σ(−w) is 0.
+#[inline(always)]
+fn gated_slope<S: Vector, const N: usize>(
+    x: Pack<S, N>,
+    w: Pack<S, N>,
+    dw: Pack<S, N>,
+) -> Pack<S, N> {
+    let one = x.all(1.0);
+    let e = exp_of_negative(w | x.all(-0.0), 1.0);
+    let larger = one / (one + e);
+    let smaller = e * larger;
+    let sigmoid = w.less_than(x.all(0.0)).select(smaller, larger);
+    (x * dw).mul_add(larger * smaller, sigmoid)
+}
+
+/// The slope of x·σ(w) with w = 2·√(2/π)·(x + 0.044715·x³).
+#[inline(always)]
+pub(super) fn gelu_tanh_slope<S: Vector, const N: usize>(x: Pack<S, N>) -> Pack<S, N> {
+    let x = within(x, 16.0);
+    let square = x * x;
+    // 2·√(2/π), times 0.044715, and times 3 in the derivative.
+    let w = x * square.mul_add(x.all(0.07135481628), x.all(1.595769122));
+    gated_slope(x, w, square.mul_add(x.all(0.21406444884), x.all(1.595769122)))
+}
+
+/// The slope of x·σ(1.702·x).
+#[inline(always)]
+pub(super) fn gelu_quick_slope<S: Vector, const N: usize>(x: Pack<S, N>) -> Pack<S, N> {
+    let x = within(x, 64.0);
+    gated_slope(x, x * x.all(1.702), x.all(1.702))
+}
+
+/// The slope of x·σ(x).
+#[inline(always)]
+pub(super) fn silu_slope<S: Vector, const N: usize>(x: Pack<S, N>) -> Pack<S, N> {
+    let x = within(x, 110.0);
+    gated_slope(x, x, x.all(1.0))
+}

@@ -12,7 +12,7 @@
 
 use super::pack::Pack;
 use crate::arch::vector::Vector;
-use crate::view::{Mat, MatMut};
+use crate::view::MatMut;
 
 /// Virtual lanes of a reduction: element i of a row belongs to lane i mod 32.
 pub(crate) const LANES: usize = 32;
@@ -80,7 +80,7 @@ pub(super) fn blocks_mut<S: Vector, const R: usize>(
 
 /// Registers that go through an element-wise function side by side: enough to hide its latency, few enough
 /// to stay in registers.
-const ABREAST: usize = 4;
+pub(super) const ABREAST: usize = 4;
 
 /// A function of every element by itself.
 ///
@@ -88,6 +88,18 @@ const ABREAST: usize = 4;
 /// without the processor's features, and every intrinsic in it becomes a call.
 pub(super) trait Elementwise<S: Vector>: Copy {
     fn of<const N: usize>(self, x: Pack<S, N>) -> Pack<S, N>;
+}
+
+/// A whole register from as many elements.
+#[inline(always)]
+pub(super) fn load<S: Vector>(from: &[f32]) -> S::f32s {
+    S::as_simd_f32s(from).0[0]
+}
+
+/// A whole register to as many elements.
+#[inline(always)]
+pub(super) fn store<S: Vector>(to: &mut [f32], value: S::f32s) {
+    S::as_mut_simd_f32s(to).0[0] = value;
 }
 
 /// `f` of every element, in place.
@@ -119,45 +131,88 @@ pub(super) fn map_row<S: Vector>(simd: S, row: &mut [f32], f: impl Elementwise<S
     }
 }
 
-/// out ← `f`(x)·y, element by element; the shapes are equal.
+/// A function of the elements at the same place of `I` rows that are read and `O` that are written.
+///
+/// It is handed the old values of the latter too; where it ignores them they are not read.
+pub(super) trait Combine<S: Vector, const I: usize, const O: usize>: Copy {
+    fn of<const N: usize>(self, read: [Pack<S, N>; I], old: [Pack<S, N>; O]) -> [Pack<S, N>; O];
+}
+
+/// `f` at every place of rows of one length.
 #[inline(always)]
-pub(super) fn map_times<S: Vector>(
+pub(super) fn combine<S: Vector, const I: usize, const O: usize>(
     simd: S,
-    x: Mat<'_>,
-    y: Mat<'_>,
-    mut out: MatMut<'_>,
-    f: impl Elementwise<S>,
+    read: [&[f32]; I],
+    mut written: [&mut [f32]; O],
+    f: impl Combine<S, I, O>,
 ) {
-    for i in 0..out.rows() {
-        map_times_row(simd, x.row(i), y.row(i), out.row_mut(i), f);
+    let (len, width) = (written[0].len(), S::F32_LANES);
+    let mut at = 0;
+    while at + ABREAST * width <= len {
+        combine_at::<S, I, O, ABREAST>(simd, read, &mut written, at, f);
+        at += ABREAST * width;
+    }
+    while at + width <= len {
+        combine_at::<S, I, O, 1>(simd, read, &mut written, at, f);
+        at += width;
+    }
+    if at < len {
+        let end = (len - at) as isize;
+        let mut ins = [Pack::splat(simd, 0.0); I];
+        for i in 0..I {
+            ins[i] = Pack::new(simd, [simd.load(&read[i][at..], 0, end)]);
+        }
+        let mut outs = [Pack::splat(simd, 0.0); O];
+        for o in 0..O {
+            outs[o] = Pack::new(simd, [simd.load(&written[o][at..], 0, end)]);
+        }
+        let outs = f.of::<1>(ins, outs);
+        for o in 0..O {
+            simd.store(&mut written[o][at..], 0, end, outs[o].registers[0]);
+        }
     }
 }
 
+/// `f` at N registers' places from `at` on.
 #[inline(always)]
-fn map_times_row<S: Vector>(
+fn combine_at<S: Vector, const I: usize, const O: usize, const N: usize>(
     simd: S,
-    x: &[f32],
-    y: &[f32],
-    out: &mut [f32],
-    f: impl Elementwise<S>,
+    read: [&[f32]; I],
+    written: &mut [&mut [f32]; O],
+    at: usize,
+    f: impl Combine<S, I, O>,
 ) {
-    let ((x, x_rest), (y, y_rest)) = (S::as_simd_f32s(x), S::as_simd_f32s(y));
-    let (out, out_rest) = S::as_mut_simd_f32s(out);
-    let (xs, x_single) = pulp::as_arrays::<ABREAST, _>(x);
-    let (ys, y_single) = pulp::as_arrays::<ABREAST, _>(y);
-    let (outs, out_single) = pulp::as_arrays_mut::<ABREAST, _>(out);
-    for ((x, y), out) in xs.iter().zip(ys).zip(outs) {
-        *out = (f.of(Pack::new(simd, *x)) * Pack::new(simd, *y)).registers;
+    let mut ins = [Pack::splat(simd, 0.0); I];
+    for i in 0..I {
+        ins[i] = load_pack::<S, N>(simd, &read[i][at..]);
     }
-    for ((x, y), out) in x_single.iter().zip(y_single).zip(out_single) {
-        [*out] = (f.of(Pack::new(simd, [*x])) * Pack::new(simd, [*y])).registers;
+    let mut outs = [Pack::splat(simd, 0.0); O];
+    for o in 0..O {
+        outs[o] = load_pack::<S, N>(simd, &written[o][at..]);
     }
-    if !out_rest.is_empty() {
-        let end = out_rest.len() as isize;
-        let x = Pack::new(simd, [simd.load(x_rest, 0, end)]);
-        let y = Pack::new(simd, [simd.load(y_rest, 0, end)]);
-        let [result] = (f.of(x) * y).registers;
-        simd.store(out_rest, 0, end, result);
+    let outs = f.of::<N>(ins, outs);
+    for o in 0..O {
+        store_pack(&mut written[o][at..], outs[o]);
+    }
+}
+
+/// The first N registers of a row.
+#[inline(always)]
+pub(super) fn load_pack<S: Vector, const N: usize>(simd: S, from: &[f32]) -> Pack<S, N> {
+    let from = &from[..N * S::F32_LANES];
+    let mut pack = Pack::splat(simd, 0.0);
+    for r in 0..N {
+        pack.registers[r] = load::<S>(&from[r * S::F32_LANES..][..S::F32_LANES]);
+    }
+    pack
+}
+
+/// A pack to the first N registers of a row.
+#[inline(always)]
+pub(super) fn store_pack<S: Vector, const N: usize>(to: &mut [f32], pack: Pack<S, N>) {
+    let to = &mut to[..N * S::F32_LANES];
+    for r in 0..N {
+        store::<S>(&mut to[r * S::F32_LANES..][..S::F32_LANES], pack.registers[r]);
     }
 }
 

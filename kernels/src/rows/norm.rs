@@ -8,6 +8,10 @@
 //! When squares overflow, a row of finite numbers is done once more after an exact multiplication
 //! by 2⁻⁸⁰; other rows are not affected.
 
+pub(crate) mod backward;
+
+pub use backward::{layer_norm_backward, rms_norm_backward};
+
 use super::lanes::{LANES, Lanes, Times, blocks, blocks_mut, map_row};
 use super::rows_per_chunk;
 use crate::arch::FloatMode;
@@ -72,7 +76,8 @@ impl<'a> From<&RmsNorm<'a>> for Norm<'a> {
 /// When shapes differ, γ or β is not as long as a row, or ε is not positive and finite.
 #[track_caller]
 pub fn layer_norm(cpu: Cpu, par: Par<'_>, norm: &LayerNorm<'_>, x: Mat<'_>, out: MatMut<'_>) {
-    run(cpu, par, norm.into(), x, None, None, out);
+    let places = Places { sum: None, saved: None, out };
+    run(cpu, par, norm.into(), x, None, places);
 }
 
 /// out ← LayerNorm(x + residual); the sum, rounded to f32, is also written to `sum` when asked for.
@@ -91,7 +96,8 @@ pub fn add_layer_norm(
     sum: Option<MatMut<'_>>,
     out: MatMut<'_>,
 ) {
-    run(cpu, par, norm.into(), x, Some(residual), sum, out);
+    let places = Places { sum, saved: None, out };
+    run(cpu, par, norm.into(), x, Some(residual), places);
 }
 
 /// out ← RMSNorm(x), row by row.
@@ -102,7 +108,8 @@ pub fn add_layer_norm(
 /// As [`layer_norm`].
 #[track_caller]
 pub fn rms_norm(cpu: Cpu, par: Par<'_>, norm: &RmsNorm<'_>, x: Mat<'_>, out: MatMut<'_>) {
-    run(cpu, par, norm.into(), x, None, None, out);
+    let places = Places { sum: None, saved: None, out };
+    run(cpu, par, norm.into(), x, None, places);
 }
 
 /// out ← RMSNorm(x + residual); the sum, rounded to f32, is also written to `sum` when asked for.
@@ -121,7 +128,115 @@ pub fn add_rms_norm(
     sum: Option<MatMut<'_>>,
     out: MatMut<'_>,
 ) {
-    run(cpu, par, norm.into(), x, Some(residual), sum, out);
+    let places = Places { sum, saved: None, out };
+    run(cpu, par, norm.into(), x, Some(residual), places);
+}
+
+/// [`layer_norm`], which also keeps each row's [`Moments`] for [`layer_norm_backward`].
+///
+/// The same bits; one `Moments` a row.
+///
+/// # Panics
+/// As [`layer_norm`], and when `saved` has another length than `out` has rows.
+#[track_caller]
+pub fn layer_norm_saving(
+    cpu: Cpu,
+    par: Par<'_>,
+    norm: &LayerNorm<'_>,
+    x: Mat<'_>,
+    saved: &mut [Moments],
+    out: MatMut<'_>,
+) {
+    let places = Places { sum: None, saved: Some(saved), out };
+    run(cpu, par, norm.into(), x, None, places);
+}
+
+/// [`add_layer_norm`], which also keeps each row's [`Moments`] for [`layer_norm_backward`].
+///
+/// # Panics
+/// As [`layer_norm_saving`].
+#[track_caller]
+#[expect(clippy::too_many_arguments, reason = "the operands of the operation and what it keeps")]
+pub fn add_layer_norm_saving(
+    cpu: Cpu,
+    par: Par<'_>,
+    norm: &LayerNorm<'_>,
+    x: Mat<'_>,
+    residual: Mat<'_>,
+    sum: Option<MatMut<'_>>,
+    saved: &mut [Moments],
+    out: MatMut<'_>,
+) {
+    let places = Places { sum, saved: Some(saved), out };
+    run(cpu, par, norm.into(), x, Some(residual), places);
+}
+
+/// [`rms_norm`], which also keeps each row's [`Moments`] for [`rms_norm_backward`].
+///
+/// # Panics
+/// As [`layer_norm_saving`].
+#[track_caller]
+pub fn rms_norm_saving(
+    cpu: Cpu,
+    par: Par<'_>,
+    norm: &RmsNorm<'_>,
+    x: Mat<'_>,
+    saved: &mut [Moments],
+    out: MatMut<'_>,
+) {
+    let places = Places { sum: None, saved: Some(saved), out };
+    run(cpu, par, norm.into(), x, None, places);
+}
+
+/// [`add_rms_norm`], which also keeps each row's [`Moments`] for [`rms_norm_backward`].
+///
+/// # Panics
+/// As [`layer_norm_saving`].
+#[track_caller]
+#[expect(clippy::too_many_arguments, reason = "the operands of the operation and what it keeps")]
+pub fn add_rms_norm_saving(
+    cpu: Cpu,
+    par: Par<'_>,
+    norm: &RmsNorm<'_>,
+    x: Mat<'_>,
+    residual: Mat<'_>,
+    sum: Option<MatMut<'_>>,
+    saved: &mut [Moments],
+    out: MatMut<'_>,
+) {
+    let places = Places { sum, saved: Some(saved), out };
+    run(cpu, par, norm.into(), x, Some(residual), places);
+}
+
+/// Where a norm writes.
+struct Places<'a> {
+    sum: Option<MatMut<'a>>,
+    saved: Option<&'a mut [Moments]>,
+    out: MatMut<'a>,
+}
+
+/// [`Places`] for some of the rows. `sum` and `saved` (one column) have no columns when they are not asked for.
+pub(crate) struct Written<'a> {
+    sum: MatMut<'a>,
+    saved: MatMut<'a, Moments>,
+    out: MatMut<'a>,
+}
+
+impl Norm<'_> {
+    /// Panics unless this is a norm of rows of `cols` features.
+    #[track_caller]
+    fn check(&self, cols: usize) {
+        let (gamma, beta) = (self.gamma.len(), self.beta.map_or(cols, <[f32]>::len));
+        assert!(
+            gamma == cols && beta == cols,
+            "γ of {gamma} and β of {beta} values for rows of {cols}"
+        );
+        assert!(
+            self.epsilon > 0.0 && self.epsilon.is_finite(),
+            "ε = {} is not positive and finite",
+            self.epsilon
+        );
+    }
 }
 
 #[track_caller]
@@ -131,10 +246,10 @@ fn run(
     norm: Norm<'_>,
     x: Mat<'_>,
     residual: Option<Mat<'_>>,
-    sum: Option<MatMut<'_>>,
-    out: MatMut<'_>,
+    places: Places<'_>,
 ) {
     let _mode = FloatMode::default_scope();
+    let Places { sum, saved, out } = places;
     let (rows, cols) = (out.rows(), out.cols());
     let shapes = [
         Some((x.rows(), x.cols())),
@@ -145,33 +260,27 @@ fn run(
         shapes.iter().flatten().all(|&shape| shape == (rows, cols)),
         "norm of [x, residual, sum] {shapes:?} into {rows}×{cols}"
     );
-    let (gamma, beta) = (norm.gamma.len(), norm.beta.map_or(cols, <[f32]>::len));
-    assert!(
-        gamma == cols && beta == cols,
-        "γ of {gamma} and β of {beta} values for rows of {cols}"
-    );
-    assert!(
-        norm.epsilon > 0.0 && norm.epsilon.is_finite(),
-        "ε = {} is not positive and finite",
-        norm.epsilon
-    );
-    let kernel = cpu.table.rows.norm;
-    match (rows_per_chunk(par, rows, cols), sum) {
-        (None, sum) => kernel(&norm, x, residual, sum, out),
-        (Some(grain), None) => par.for_rows(out, grain, &|first, out| {
-            let rows = first..first + out.rows();
-            let residual = residual.map(|residual| residual.rows_range(rows.clone()));
-            kernel(&norm, x.rows_range(rows), residual, None, out);
-        }),
-        (Some(grain), Some(sum)) => par.for_rows_of_two(sum, out, grain, &|first, sum, out| {
-            let rows = first..first + out.rows();
-            let residual = residual.map(|residual| residual.rows_range(rows.clone()));
-            kernel(&norm, x.rows_range(rows), residual, Some(sum), out);
-        }),
+    let kept = saved.as_ref().map_or(rows, |saved| saved.len());
+    assert!(kept == rows, "moments of {kept} rows to be kept of {rows}×{cols}");
+    norm.check(cols);
+    let sum = sum.unwrap_or(MatMut::new(&mut [], rows, 0));
+    let saved = match saved {
+        Some(saved) => MatMut::new(saved, rows, 1),
+        None => MatMut::new(&mut [], rows, 0),
+    };
+    let work = |first, sum: MatMut<'_>, saved: MatMut<'_, Moments>, out: MatMut<'_>| {
+        let rows = first..first + out.rows();
+        let residual = residual.map(|residual| residual.rows_range(rows.clone()));
+        let written = Written { sum, saved, out };
+        (cpu.table.rows.norm)(&norm, x.rows_range(rows), residual, written);
+    };
+    match rows_per_chunk(par, rows, cols) {
+        None => work(0, sum, saved, out),
+        Some(grain) => par.for_rows_of_three(sum, saved, out, grain, &work),
     }
 }
 
-/// Rows of x, or of x + residual, normalised into `out`; the sum also goes to `sum` when there is one.
+/// Rows of x, or of x + residual, normalised into `out`; the sum and the moments also go where they are asked for.
 ///
 /// A row passes through the nearest cache four times: (sum,) mean, correction, squares, result.
 #[inline(always)]
@@ -180,29 +289,26 @@ pub(crate) fn kernel<S: Vector, const R: usize>(
     norm: &Norm<'_>,
     x: Mat<'_>,
     residual: Option<Mat<'_>>,
-    mut sum: Option<MatMut<'_>>,
-    mut out: MatMut<'_>,
+    written: Written<'_>,
 ) {
+    let Written { mut sum, mut saved, mut out } = written;
     for i in 0..out.rows() {
         let x = x.row(i);
         let out = out.row_mut(i);
         // The row to normalise, or none when `out` holds it already.
-        let x = match (residual, sum.as_mut().map(|sum| sum.row_mut(i))) {
-            (None, None) => Some(x),
-            (None, Some(sum)) => {
-                sum.copy_from_slice(x);
-                Some(x)
-            }
-            (Some(residual), None) => {
+        let x = match (residual, sum.row_mut(i)) {
+            (None, _) => Some(x),
+            (Some(residual), []) => {
                 add(simd, x, residual.row(i), out);
                 None
             }
-            (Some(residual), Some(sum)) => {
+            (Some(residual), sum) => {
                 add(simd, x, residual.row(i), sum);
                 Some(&*sum)
             }
         };
-        row::<S, R>(simd, norm, x, out);
+        let moments = row::<S, R>(simd, norm, x, out);
+        saved.row_mut(i).fill(moments);
     }
 }
 
@@ -222,23 +328,39 @@ fn add<S: Vector>(simd: S, a: &[f32], b: &[f32], sum: &mut [f32]) {
     }
 }
 
-/// What normalises a row: y = ((x − mean) − correction)·inverse·γ + β.
-#[derive(Clone, Copy)]
-struct Moments {
+/// What normalised a row, kept by the `…_saving` norms for their backward pass: x̂ = ((x·scale − mean) −
+/// correction)·inverse.
+#[derive(Clone, Copy, Debug)]
+pub struct Moments {
+    /// 1; 2⁻⁸⁰ when squares would leave the range of f32; 0 for a constant row of that kind, whose x̂ is 0.
+    scale: f32,
     mean: f32,
     correction: f32,
     inverse: f32,
 }
 
+/// Of no row yet: moments to be overwritten.
+impl Default for Moments {
+    fn default() -> Moments {
+        Moments { scale: 1.0, mean: 0.0, correction: 0.0, inverse: 0.0 }
+    }
+}
+
 /// One row: from `x`, or from what `out` holds.
 #[inline(always)]
-fn row<S: Vector, const R: usize>(simd: S, norm: &Norm<'_>, x: Option<&[f32]>, out: &mut [f32]) {
+fn row<S: Vector, const R: usize>(
+    simd: S,
+    norm: &Norm<'_>,
+    x: Option<&[f32]>,
+    out: &mut [f32],
+) -> Moments {
     let (mut moments, square) = moments::<S, R>(simd, norm, x.unwrap_or(out), norm.epsilon);
     if square.is_finite() {
-        return match x {
+        match x {
             Some(x) => apply::<S, R, true>(simd, norm, moments, x, out),
             None => apply::<S, R, false>(simd, norm, moments, &[], out),
-        };
+        }
+        return moments;
     }
     // The squares, or the sum, left the range of f32; or the row holds a NaN or ∞. Rare, so it may cost.
     if let Some(x) = x {
@@ -250,12 +372,19 @@ fn row<S: Vector, const R: usize>(simd: S, norm: &Norm<'_>, x: Option<&[f32]>, o
     // factor.
     let square;
     (moments, square) = self::moments::<S, R>(simd, norm, out, norm.epsilon * SHRINK * SHRINK);
+    moments.scale = SHRINK;
     if !finite {
         moments.inverse = f32::NAN;
     } else if square == 0.0 {
-        moments.inverse = 0.0;
+        let inverse = 1.0 / norm.epsilon.sqrt();
+        moments = Moments { scale: 0.0, inverse, ..moments };
     }
     apply::<S, R, false>(simd, norm, moments, &[], out);
+    if moments.scale == 0.0 {
+        // Beside a constant that is multiplied by 0 there is no mean either.
+        (moments.mean, moments.correction) = (0.0, 0.0);
+    }
+    moments
 }
 
 /// 2⁻⁸⁰: squares of the largest f32 become about 10²⁹, those that overflowed before stay above 10⁻¹².
@@ -308,7 +437,8 @@ fn moments<S: Vector, const R: usize>(
             |sum, x| simd.mul_add_f32s(x, x, sum),
         )
     } / d;
-    (Moments { mean, correction, inverse: 1.0 / (square + epsilon).sqrt() }, square)
+    let inverse = 1.0 / (square + epsilon).sqrt();
+    (Moments { scale: 1.0, mean, correction, inverse }, square)
 }
 
 /// `step` over the elements in their lanes, folded; lanes that the last block lacks keep their sum.

@@ -6,7 +6,7 @@
 
 use super::elementary::{exp_of_negative, ln, tanh};
 use super::for_rows;
-use super::lanes::{Elementwise, LANES, Lanes, Times, blocks, blocks_mut, map_row};
+use super::lanes::{Elementwise, LANES, Lanes, Times, blocks, blocks_mut, load, map_row, store};
 use super::pack::{Pack, Truths};
 use crate::arch::FloatMode;
 use crate::arch::vector::Vector;
@@ -379,17 +379,6 @@ fn passes<S: Vector, const R: usize, const BIAS: bool, const MASK: bool>(
         }
     }
     Lanes::<S, R>(sum.registers).sum(simd)
-}
-
-/// A whole register from or to as many elements.
-#[inline(always)]
-fn load<S: Vector>(from: &[f32]) -> S::f32s {
-    S::as_simd_f32s(from).0[0]
-}
-
-#[inline(always)]
-fn store<S: Vector>(to: &mut [f32], value: S::f32s) {
-    S::as_mut_simd_f32s(to).0[0] = value;
 }
 
 /// Scaled, biased and masked scores, block by block.

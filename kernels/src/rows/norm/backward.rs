@@ -1,0 +1,255 @@
+//! What comes back through a norm: gradients of its input, row by row, and of γ and β, column by column.
+//!
+//! With g = dy·γ and the normalised row x̂ that the forward pass's [`Moments`] give again,
+//! dx = (g − mean(g) − x̂·mean(g·x̂))/√(σ² + ε), without mean(g) for RMSNorm; dγ = Σ dy·x̂ and dβ = Σ dy over the rows.
+
+use super::{LayerNorm, Moments, Norm, RmsNorm, SHRINK};
+use crate::arch::FloatMode;
+use crate::arch::vector::Vector;
+use crate::cpu::Cpu;
+use crate::gemm::Write;
+use crate::par::Par;
+use crate::rows::lanes::{Combine, Lanes, blocks, combine};
+use crate::rows::pack::Pack;
+use crate::rows::rows_per_chunk;
+use crate::rows::sums::{ColumnStep, down_columns, for_columns};
+use crate::view::{Mat, MatMut};
+
+/// Gradients of [`layer_norm`](super::layer_norm): `dx` ← (or +=) dL/dx, dγ += Σ dy·x̂, dβ += Σ dy, from dy = dL/dy.
+///
+/// `x` is what was normalised (after a sum: the sum) and `saved` what
+/// [`layer_norm_saving`](super::layer_norm_saving) kept of it. The sums of dγ and dβ are chains in ascending order
+/// of the rows, from what they held: fused multiply-adds for dγ. With r = 1/√(σ² + ε), the error of a dx is ≤
+/// r·(d/16 + 40)·u·(|g| + mean|g| + |x̂|·mean|g·x̂|) + 4·u·r²·|x|max·(mean|g·x̂| + |x̂|·mean|g|), the last term being
+/// what the rounding of x itself costs. A NaN or ∞ in a row of x makes its dx and the whole of dγ NaN, one in dy its
+/// row of dx and its column of the sums. Right also for rows whose squares overflow. Two passes over rows in the
+/// nearest cache for dx, one over all rows by columns for the sums.
+///
+/// # Panics
+/// When shapes differ, there are not as many moments as rows, or the norm does not fit (as in the forward pass).
+#[track_caller]
+#[expect(clippy::too_many_arguments, reason = "the operands of the operation and their gradients")]
+pub fn layer_norm_backward(
+    cpu: Cpu,
+    par: Par<'_>,
+    norm: &LayerNorm<'_>,
+    saved: &[Moments],
+    x: Mat<'_>,
+    dy: Mat<'_>,
+    write: Write,
+    dx: MatMut<'_>,
+    d_gamma: &mut [f32],
+    d_beta: Option<&mut [f32]>,
+) {
+    run(cpu, par, norm.into(), saved, [x, dy], write, dx, d_gamma, d_beta);
+}
+
+/// Gradients of [`rms_norm`](super::rms_norm): `dx` ← (or +=) dL/dx, dγ += Σ dy·x̂, as [`layer_norm_backward`]
+/// without means.
+///
+/// # Panics
+/// As [`layer_norm_backward`].
+#[track_caller]
+#[expect(clippy::too_many_arguments, reason = "the operands of the operation and their gradients")]
+pub fn rms_norm_backward(
+    cpu: Cpu,
+    par: Par<'_>,
+    norm: &RmsNorm<'_>,
+    saved: &[Moments],
+    x: Mat<'_>,
+    dy: Mat<'_>,
+    write: Write,
+    dx: MatMut<'_>,
+    d_gamma: &mut [f32],
+) {
+    run(cpu, par, norm.into(), saved, [x, dy], write, dx, d_gamma, None);
+}
+
+#[track_caller]
+#[expect(clippy::too_many_arguments, reason = "the operands of the operation and their gradients")]
+fn run(
+    cpu: Cpu,
+    par: Par<'_>,
+    norm: Norm<'_>,
+    saved: &[Moments],
+    [x, dy]: [Mat<'_>; 2],
+    write: Write,
+    dx: MatMut<'_>,
+    d_gamma: &mut [f32],
+    d_beta: Option<&mut [f32]>,
+) {
+    let _mode = FloatMode::default_scope();
+    let (rows, cols) = (dx.rows(), dx.cols());
+    assert!(
+        [x, dy].iter().all(|x| (x.rows(), x.cols()) == (rows, cols)) && saved.len() == rows,
+        "norm backward: {x:?} with {} moments and {dy:?} into {dx:?}",
+        saved.len()
+    );
+    let beta = d_beta.as_ref().map_or(cols, |beta| beta.len());
+    assert!(
+        d_gamma.len() == cols && beta == cols,
+        "gradients of {} γ and {beta} β for rows of {cols}",
+        d_gamma.len()
+    );
+    norm.check(cols);
+    let work = |first, dx: MatMut<'_>| {
+        let rows = first..first + dx.rows();
+        let read = [x, dy].map(|x| x.rows_range(rows.clone()));
+        (cpu.table.rows.norm_backward)(&norm, &saved[rows], read, write, dx);
+    };
+    match rows_per_chunk(par, rows, cols) {
+        None => work(0, dx),
+        Some(grain) => par.for_rows(dx, grain, &work),
+    }
+    for_columns(par, rows, d_gamma, d_beta.unwrap_or_default(), &|columns, d_gamma, d_beta| {
+        let read = [x, dy].map(|x| x.columns(columns.clone()));
+        (cpu.table.rows.norm_sums)(saved, read, d_gamma, d_beta);
+    });
+}
+
+/// x̂ from x and the moments.
+#[inline(always)]
+fn normal<S: Vector, const N: usize>(x: Pack<S, N>, moments: &Moments) -> Pack<S, N> {
+    let Moments { scale, mean, correction, inverse } = *moments;
+    (x * x.all(scale) - x.all(mean) - x.all(correction)) * x.all(inverse)
+}
+
+/// The rows of dx.
+#[inline(always)]
+pub(crate) fn kernel<S: Vector, const R: usize>(
+    simd: S,
+    norm: &Norm<'_>,
+    saved: &[Moments],
+    [x, dy]: [Mat<'_>; 2],
+    write: Write,
+    mut dx: MatMut<'_>,
+) {
+    for (i, moments) in saved.iter().enumerate() {
+        let (x, dy, dx) = (x.row(i), dy.row(i), dx.row_mut(i));
+        let [g, gx] = means::<S, R>(simd, norm.gamma, moments, x, dy);
+        let step = Row { moments: *moments, g: if norm.centred { g } else { 0.0 }, gx };
+        let read = [x, dy, norm.gamma];
+        match write {
+            Write::Replace => combine(simd, read, [dx], step),
+            Write::Accumulate => combine(simd, read, [dx], Added(step)),
+        }
+    }
+}
+
+/// mean(g) and mean(g·x̂) of a row, summed in the fixed lanes.
+#[inline(always)]
+fn means<S: Vector, const R: usize>(
+    simd: S,
+    gamma: &[f32],
+    moments: &Moments,
+    x: &[f32],
+    dy: &[f32],
+) -> [f32; 2] {
+    let d = x.len() as f32;
+    let (gammas, gamma_rest) = blocks::<S, R>(gamma);
+    let (xs, x_rest) = blocks::<S, R>(x);
+    let (dys, dy_rest) = blocks::<S, R>(dy);
+    let mut sums = [Pack::<S, R>::splat(simd, 0.0); 2];
+    for ((gamma, x), dy) in gammas.iter().zip(xs).zip(dys) {
+        let g = Pack::new(simd, *dy) * Pack::new(simd, *gamma);
+        let normal = normal(Pack::new(simd, *x), moments);
+        sums = [sums[0] + g, g.mul_add(normal, sums[1])];
+    }
+    // Lanes beyond the row have g = 0 and add nothing.
+    let mut last = [[simd.splat_f32s(0.0); R]; 3];
+    for r in 0..R {
+        let at = r * S::F32_LANES;
+        if at < x_rest.len() {
+            let end = (x_rest.len() - at) as isize;
+            for (to, from) in last.iter_mut().zip([gamma_rest, x_rest, dy_rest]) {
+                to[r] = simd.load(&from[at..], 0, end);
+            }
+        }
+    }
+    let [gamma, x, dy] = [
+        Pack::<S, R>::new(simd, last[0]),
+        Pack::<S, R>::new(simd, last[1]),
+        Pack::<S, R>::new(simd, last[2]),
+    ];
+    let g = dy * gamma;
+    sums = [sums[0] + g, g.mul_add(normal(x, moments), sums[1])];
+    [Lanes::<S, R>(sums[0].registers).sum(simd) / d, Lanes::<S, R>(sums[1].registers).sum(simd) / d]
+}
+
+/// (g − mean(g) − x̂·mean(g·x̂))·inverse, and once more the factor of a row that was shrunk.
+#[derive(Clone, Copy)]
+struct Row {
+    moments: Moments,
+    g: f32,
+    gx: f32,
+}
+
+impl<S: Vector> Combine<S, 3, 1> for Row {
+    #[inline(always)]
+    fn of<const N: usize>(
+        self,
+        [x, dy, gamma]: [Pack<S, N>; 3],
+        _: [Pack<S, N>; 1],
+    ) -> [Pack<S, N>; 1] {
+        let shrunk = if self.moments.scale == SHRINK { SHRINK } else { 1.0 };
+        let normal = normal(x, &self.moments);
+        let centred = dy * gamma - x.all(self.g);
+        let across = (-normal).mul_add(x.all(self.gx), centred);
+        [across * x.all(self.moments.inverse) * x.all(shrunk)]
+    }
+}
+
+/// The old value + what the step gives.
+#[derive(Clone, Copy)]
+struct Added<F>(F);
+
+impl<S: Vector, F: Combine<S, 3, 1>> Combine<S, 3, 1> for Added<F> {
+    #[inline(always)]
+    fn of<const N: usize>(self, read: [Pack<S, N>; 3], [old]: [Pack<S, N>; 1]) -> [Pack<S, N>; 1] {
+        let [new] = self.0.of(read, [old]);
+        [old + new]
+    }
+}
+
+/// Some columns of dγ and, unless it is empty, dβ.
+#[inline(always)]
+pub(crate) fn sums_kernel<S: Vector>(
+    simd: S,
+    saved: &[Moments],
+    read: [Mat<'_>; 2],
+    d_gamma: &mut [f32],
+    d_beta: &mut [f32],
+) {
+    match d_beta {
+        [] => down_columns(simd, saved.len(), read, [d_gamma], Factors(saved)),
+        d_beta => down_columns(simd, saved.len(), read, [d_gamma, d_beta], Factors(saved)),
+    }
+}
+
+/// dy·x̂, and dy where it is asked for.
+#[derive(Clone, Copy)]
+struct Factors<'a>(&'a [Moments]);
+
+impl<S: Vector> ColumnStep<S, 2, 1> for Factors<'_> {
+    #[inline(always)]
+    fn add<const N: usize>(
+        self,
+        i: usize,
+        [x, dy]: [Pack<S, N>; 2],
+        [gamma]: [Pack<S, N>; 1],
+    ) -> [Pack<S, N>; 1] {
+        [dy.mul_add(normal(x, &self.0[i]), gamma)]
+    }
+}
+
+impl<S: Vector> ColumnStep<S, 2, 2> for Factors<'_> {
+    #[inline(always)]
+    fn add<const N: usize>(
+        self,
+        i: usize,
+        [x, dy]: [Pack<S, N>; 2],
+        [gamma, beta]: [Pack<S, N>; 2],
+    ) -> [Pack<S, N>; 2] {
+        [dy.mul_add(normal(x, &self.0[i]), gamma), beta + dy]
+    }
+}

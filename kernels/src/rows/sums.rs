@@ -1,0 +1,149 @@
+//! Sums down the columns of a matrix, and of the squares of a vector: what gradients of biases and of norms are, and
+//! the length of a gradient.
+
+use super::lanes::{ABREAST, load_pack, store_pack};
+use super::pack::Pack;
+use super::rows_per_chunk;
+use crate::arch::FloatMode;
+use crate::arch::vector::Vector;
+use crate::cpu::Cpu;
+use crate::par::Par;
+use crate::view::{Mat, MatMut};
+use std::ops::Range;
+
+/// sums\[j\] += Σ_i x_ij: the gradient of a bias that was added to every row.
+///
+/// A chain of additions in ascending order of the rows, from what `sums` held: error ≤ rows·u·Σ_i |x_ij| and the same
+/// bits for one matrix as for its parts one after the other. Workers share the columns. One pass.
+///
+/// # Panics
+/// When there are not as many sums as columns.
+#[track_caller]
+pub fn add_column_sums(cpu: Cpu, par: Par<'_>, x: Mat<'_>, sums: &mut [f32]) {
+    let _mode = FloatMode::default_scope();
+    assert!(x.cols() == sums.len(), "column sums of {x:?} into {}", sums.len());
+    for_columns(par, x.rows(), sums, &mut [], &|columns, sums, _| {
+        (cpu.table.rows.column_sums)(x.columns(columns), sums);
+    });
+}
+
+/// `work(columns, their part of a, their part of b)` over sums down `rows` rows, shared out by columns. `b` is as
+/// long as `a`, or empty.
+pub(super) fn for_columns(
+    par: Par<'_>,
+    rows: usize,
+    a: &mut [f32],
+    b: &mut [f32],
+    work: &(dyn Fn(Range<usize>, &mut [f32], &mut [f32]) + Sync),
+) {
+    let cols = a.len();
+    let b = if b.is_empty() { MatMut::new(b, cols, 0) } else { MatMut::new(b, cols, 1) };
+    let a = MatMut::new(a, cols, 1);
+    let work = |first, mut a: MatMut<'_>, mut b: MatMut<'_>| {
+        let columns = first..first + a.rows();
+        let contiguous = "a column of stride 1";
+        work(columns, a.as_contiguous().expect(contiguous), b.as_contiguous().expect(contiguous));
+    };
+    match rows_per_chunk(par, cols, rows) {
+        None => work(0, a, b),
+        // Whole packs on every instruction set, and lines of memory that no two workers touch.
+        Some(grain) => par.for_rows_of_two(a, b, grain.next_multiple_of(64), &work),
+    }
+}
+
+/// A step of `O` sums down the columns of `I` matrices.
+pub(super) trait ColumnStep<S: Vector, const I: usize, const O: usize>: Copy {
+    /// The sums with the elements of row `i` added.
+    fn add<const N: usize>(
+        self,
+        i: usize,
+        read: [Pack<S, N>; I],
+        sums: [Pack<S, N>; O],
+    ) -> [Pack<S, N>; O];
+}
+
+/// `step` for each of `rows` rows, in ascending order, a few registers of columns at a time.
+#[inline(always)]
+pub(super) fn down_columns<S: Vector, const I: usize, const O: usize>(
+    simd: S,
+    rows: usize,
+    read: [Mat<'_>; I],
+    mut sums: [&mut [f32]; O],
+    step: impl ColumnStep<S, I, O>,
+) {
+    let (cols, width) = (sums[0].len(), S::F32_LANES);
+    let mut at = 0;
+    while at + ABREAST * width <= cols {
+        down::<S, I, O, ABREAST>(simd, rows, read, &mut sums, at, step);
+        at += ABREAST * width;
+    }
+    while at + width <= cols {
+        down::<S, I, O, 1>(simd, rows, read, &mut sums, at, step);
+        at += width;
+    }
+    if at < cols {
+        let end = (cols - at) as isize;
+        let mut totals = [Pack::<S, 1>::splat(simd, 0.0); O];
+        for o in 0..O {
+            totals[o].registers = [simd.load(&sums[o][at..], 0, end)];
+        }
+        for i in 0..rows {
+            let mut row = [Pack::<S, 1>::splat(simd, 0.0); I];
+            for m in 0..I {
+                row[m].registers = [simd.load(&read[m].row(i)[at..], 0, end)];
+            }
+            totals = step.add(i, row, totals);
+        }
+        for o in 0..O {
+            simd.store(&mut sums[o][at..], 0, end, totals[o].registers[0]);
+        }
+    }
+}
+
+/// [`down_columns`] for N registers from column `at` on.
+#[inline(always)]
+fn down<S: Vector, const I: usize, const O: usize, const N: usize>(
+    simd: S,
+    rows: usize,
+    read: [Mat<'_>; I],
+    sums: &mut [&mut [f32]; O],
+    at: usize,
+    step: impl ColumnStep<S, I, O>,
+) {
+    let mut totals = [Pack::<S, N>::splat(simd, 0.0); O];
+    for o in 0..O {
+        totals[o] = load_pack(simd, &sums[o][at..]);
+    }
+    for i in 0..rows {
+        let mut row = [Pack::<S, N>::splat(simd, 0.0); I];
+        for m in 0..I {
+            row[m] = load_pack(simd, &read[m].row(i)[at..]);
+        }
+        totals = step.add(i, row, totals);
+    }
+    for o in 0..O {
+        store_pack(&mut sums[o][at..], totals[o]);
+    }
+}
+
+/// x itself.
+#[derive(Clone, Copy)]
+struct Plain;
+
+impl<S: Vector> ColumnStep<S, 1, 1> for Plain {
+    #[inline(always)]
+    fn add<const N: usize>(
+        self,
+        _: usize,
+        [x]: [Pack<S, N>; 1],
+        [sum]: [Pack<S, N>; 1],
+    ) -> [Pack<S, N>; 1] {
+        [sum + x]
+    }
+}
+
+/// See [`add_column_sums`].
+#[inline(always)]
+pub(crate) fn column_sums_kernel<S: Vector>(simd: S, x: Mat<'_>, sums: &mut [f32]) {
+    down_columns(simd, x.rows(), [x], [sums], Plain);
+}
