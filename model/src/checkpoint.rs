@@ -30,6 +30,8 @@ use crate::weights::Checkpoint;
 use headrow_kernels::Cpu;
 pub(crate) use reader::{Part, Reader};
 use std::fmt;
+#[cfg(feature = "train")]
+use {crate::origin::Planned, std::collections::BTreeMap};
 
 /// How one family is read.
 struct Reading {
@@ -95,11 +97,42 @@ pub(crate) fn load(config: &Config, checkpoint: &Checkpoint<'_>, cpu: Cpu) -> Re
     build(config, &mut loader)
 }
 
+/// Layers that know where their numbers stand among the parameters, and what these are.
+#[cfg(feature = "train")]
+pub(crate) struct Plan {
+    pub(crate) transformer: Transformer,
+    pub(crate) tensors: Vec<Planned>,
+}
+
+/// Plans the model of `config` with the tensors of the checkpoint, or, where that has none, with those that the config
+/// asks for.
+#[cfg(feature = "train")]
+pub(crate) fn plan(config: &Config, checkpoint: &Checkpoint<'_>) -> Result<Plan> {
+    config.check("config")?;
+    let Reading { canonical, build, harmless, .. } = *config.family.reading();
+    if !checkpoint.tensors.is_empty() {
+        let mut survey = Reader::survey(checkpoint, Cpu::detect(), canonical);
+        build(config, &mut survey)?;
+        survey.finish(|name| harmless(config, name))?;
+    }
+    let mut reader = Reader::plan(checkpoint, canonical);
+    let transformer = build(config, &mut reader)?;
+    transformer.check(config)?;
+    Ok(Plan { transformer, tensors: reader.planned() })
+}
+
+/// The file's own names of tensors by their canonical ones.
+#[cfg(feature = "train")]
+pub(crate) fn own_names(family: Family, checkpoint: &Checkpoint<'_>) -> BTreeMap<String, String> {
+    let canonical = family.reading().canonical;
+    checkpoint.tensors.keys().map(|name| (canonical(name), name.clone())).collect()
+}
+
 /// Name and shape of every tensor that `config` asks for, in the order of asking.
 fn list(config: &Config) -> Result<Vec<(String, Vec<usize>)>> {
     let Reading { canonical, build, .. } = *config.family.reading();
     let nothing = Checkpoint::nothing();
-    let mut list = Reader::list(&nothing, canonical);
-    build(config, &mut list)?;
-    Ok(list.listed())
+    let mut plan = Reader::plan(&nothing, canonical);
+    build(config, &mut plan)?;
+    Ok(plan.planned().into_iter().map(|tensor| (tensor.name, tensor.shape)).collect())
 }

@@ -2,6 +2,7 @@
 
 use crate::config::TokenInput;
 use crate::linear::{Call, Linear, room, take};
+use crate::origin::Values;
 use crate::position::PositionTable;
 use crate::size::Size;
 use crate::sublayer::Norm;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 /// The table of words, v × width.
 pub(crate) enum Words {
     /// Row by row.
-    Rows(Vec<f32>),
+    Rows(Values),
     /// As the right operand width × v of the read-out that shares it: one copy for both.
     Packed(PackedB),
 }
@@ -37,7 +38,7 @@ pub(crate) struct Embedding {
     pub(crate) scale: f32,
     pub(crate) positions: PositionTable,
     /// One row per token type, or none.
-    pub(crate) types: Vec<f32>,
+    pub(crate) types: Values,
     pub(crate) norm: Option<Norm>,
     /// From `width` to d_model features where they differ.
     pub(crate) projection: Option<Projection>,
@@ -84,7 +85,7 @@ impl Embedding {
             words,
             scale: tokens.scale,
             positions: PositionTable::None,
-            types: Vec::new(),
+            types: Values::default(),
             norm: None,
             projection: None,
         }
@@ -213,7 +214,7 @@ pub(crate) struct ReadOut {
     pub(crate) scale: f32,
     /// Eᵀ: packed, of its own or the embedding's.
     pub(crate) words: Arc<Words>,
-    pub(crate) bias: Option<Vec<f32>>,
+    pub(crate) bias: Option<Values>,
 }
 
 impl ReadOut {

@@ -4,6 +4,7 @@ use crate::attention::{Pass, SelfAttention};
 use crate::config::NormPlacement;
 use crate::feed_forward::FeedForward;
 use crate::observer::{Observer, Place, Side, Sublayer};
+use crate::origin::Values;
 use crate::size::Size;
 use crate::size::Sizes;
 use crate::sublayer::{Norm, Site, end, side_by_side, sublayer, sublayer_scratch, transformation};
@@ -63,7 +64,7 @@ pub(crate) struct Encoder {
     pub(crate) layers: Vec<EncoderLayer>,
     pub(crate) final_norm: Option<Norm>,
     /// A number per bucket of offsets and head, buckets × heads, where positions enter the scores so.
-    pub(crate) buckets: Vec<f32>,
+    pub(crate) buckets: Values,
 }
 
 impl Encoder {

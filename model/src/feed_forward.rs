@@ -95,9 +95,8 @@ mod tests {
             ((0..D * D_FF).map(number).collect(), (0..D_FF * D).map(|i| number(i + 5)).collect());
         let (b1, b2): (Vec<f32>, Vec<f32>) =
             ((0..D_FF).map(number).collect(), (0..D).map(|i| number(i + 3)).collect());
-        let linear = |w: &[f32], k: usize, n: usize, b: &[f32]| Linear {
-            weight: PackedB::new(cpu, Mat::new(w, k, n)),
-            bias: Some(b.to_vec()),
+        let linear = |w: &[f32], k: usize, n: usize, b: &[f32]| {
+            Linear::new(PackedB::new(cpu, Mat::new(w, k, n)), Some(b.to_vec()))
         };
         let feed_forward = FeedForward {
             inner: linear(&first, D, D_FF, &b1),

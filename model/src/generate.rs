@@ -24,7 +24,7 @@ mod json;
 mod length;
 mod line;
 mod options;
-mod random;
+pub(crate) mod random;
 mod result;
 mod sampling;
 mod select;

@@ -56,6 +56,7 @@ mod linear;
 pub mod metrics;
 mod model;
 mod observer;
+mod origin;
 mod patches;
 pub mod position;
 #[cfg(feature = "embedded-model")]

@@ -1,5 +1,6 @@
 //! xW + b: the linear maps of every layer, with the weights packed for this machine.
 
+use crate::origin::Origin;
 use crate::size::Size;
 use headrow_kernels::{
     Activation, Cpu, Epilogue, LeftKind, Mat, MatMut, Need, PackedB, Par, RightKind, Stack, Write,
@@ -19,9 +20,16 @@ pub(crate) struct Linear {
     pub(crate) weight: PackedB,
     /// b, n.
     pub(crate) bias: Option<Vec<f32>>,
+    /// Where both stand among the parameters, in a plan.
+    pub(crate) origin: Origin,
 }
 
 impl Linear {
+    /// A map that computes.
+    pub(crate) fn new(weight: PackedB, bias: Option<Vec<f32>>) -> Linear {
+        Linear { weight, bias, origin: Origin::default() }
+    }
+
     /// out ← activation(x·W + b) + residual, in one pass over `out`.
     pub(crate) fn forward(
         &self,

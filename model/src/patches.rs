@@ -4,6 +4,7 @@
 //! kernel is a linear map of patches, so it is one product: patches as rows, channel after channel.
 
 use crate::linear::{Call, Linear, room, take};
+use crate::origin::Values;
 use crate::size::Size;
 use headrow_kernels::{Activation, Cpu, Mat, MatMut, Need, Stack};
 
@@ -18,9 +19,9 @@ pub(crate) struct Patches {
     /// W, b: channels·patch² to d_model.
     pub(crate) projection: Linear,
     /// The first token, the same for all images.
-    pub(crate) first: Vec<f32>,
+    pub(crate) first: Values,
     /// A row for the first token and one for each patch.
-    pub(crate) positions: Vec<f32>,
+    pub(crate) positions: Values,
 }
 
 impl Patches {
@@ -47,7 +48,7 @@ impl Patches {
         let (mut rows, mut stack) = take(stack, self.patches(), self.projection.weight.k());
         for (index, image) in images.enumerate() {
             let first = index * self.places();
-            let token = out.row_mut(first).iter_mut().zip(&self.first);
+            let token = out.row_mut(first).iter_mut().zip(self.first.iter());
             token.zip(positions.row(0)).for_each(|((out, x), position)| *out = x + position);
             self.gather(image, rows.reborrow());
             let out = out.reborrow().rows_range(first + 1..first + self.places());
@@ -116,9 +117,9 @@ mod tests {
             channels,
             image: side,
             patch,
-            projection: Linear { weight, bias: Some(bias.clone()) },
-            first: (0..d).map(|i| number(i + 3)).collect(),
-            positions: (0..10 * d).map(|i| number(i + 5)).collect(),
+            projection: Linear::new(weight, Some(bias.clone())),
+            first: (0..d).map(|i| number(i + 3)).collect::<Vec<f32>>().into(),
+            positions: (0..10 * d).map(|i| number(i + 5)).collect::<Vec<f32>>().into(),
         };
         let each = channels * side * side;
         let pixels: Vec<f32> = (0..2 * each).map(|i| number(i * i + 1)).collect();

@@ -12,6 +12,7 @@ pub use rotary::{Rotary, RotaryScaling, RotaryTables};
 pub use sinusoid::{SinusoidLayout, sinusoids};
 
 use crate::error::{Error, Result};
+use crate::origin::Values;
 
 /// A field of a config that is out of its range.
 fn refused(place: &str, field: &str, problem: impl std::fmt::Display) -> Error {
@@ -43,7 +44,7 @@ pub(crate) enum PositionTable {
 /// A learned table: one row per position, up to a maximum.
 pub(crate) struct LearnedPositions {
     /// Rows as wide as the words.
-    pub(crate) table: Vec<f32>,
+    pub(crate) table: Values,
     /// The row of a sequence's first token.
     pub(crate) first: u32,
     /// An id that stands outside the count and takes the row before `first`: RoBERTa's padding, also where
@@ -96,7 +97,7 @@ mod tests {
 
     fn rows(first: u32, padding: Option<u32>, ids: &[u32], lengths: &[usize]) -> Vec<u32> {
         let mut rows = vec![u32::MAX; ids.len()];
-        let positions = LearnedPositions { table: Vec::new(), first, padding };
+        let positions = LearnedPositions { table: Values::default(), first, padding };
         let places: Vec<u32> = lengths.iter().flat_map(|&length| 0..length as u32).collect();
         positions.rows(ids, &places, &mut rows);
         rows

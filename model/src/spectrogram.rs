@@ -6,6 +6,7 @@
 //! the rows of two or three matrices that lie in the input itself, and nothing is gathered.
 
 use crate::linear::{Call, Linear, room};
+use crate::origin::Values;
 use crate::size::Size;
 use headrow_kernels::{Activation, Cpu, Mat, MatMut, Need, Stack};
 
@@ -29,7 +30,7 @@ pub(crate) struct Spectrogram {
     /// TAPS·d_model → d_model, at every second frame.
     pub(crate) second: Linear,
     /// Added at the end, frames × d_model.
-    pub(crate) positions: Vec<f32>,
+    pub(crate) positions: Values,
 }
 
 impl Spectrogram {
@@ -133,7 +134,7 @@ mod tests {
             .collect();
         let weight_t = Mat::new(&values, D, TAPS * channels);
         let bias = (0..D).map(|o| o as f32 / 4.0 - 0.5).collect();
-        (Linear { weight: PackedB::from_transposed(cpu, weight_t), bias: Some(bias) }, weight)
+        (Linear::new(PackedB::from_transposed(cpu, weight_t), Some(bias)), weight)
     }
 
     fn gelu(x: f64) -> f64 {
@@ -166,6 +167,7 @@ mod tests {
         let (first, first_weight) = map(cpu, BANDS);
         let (second, second_weight) = map(cpu, D);
         let positions: Vec<f32> = (0..FRAMES * D).map(|i| i as f32 / 16.0).collect();
+        let positions = positions.into();
         let entrance = Spectrogram { bands: BANDS, frames: FRAMES, first, second, positions };
         let count = 2;
         let read = STRIDE * FRAMES;

@@ -3,15 +3,16 @@
 use crate::config::{NormKind, NormPlacement};
 use crate::linear::{Call, room, take};
 use crate::observer::{Observer, Place};
+use crate::origin::Values;
 use crate::size::Size;
 use headrow_kernels::{LayerNorm, Mat, MatMut, Need, RmsNorm, Stack, layer_norm, rms_norm};
 
 /// γ, β and ε of one normalisation.
 pub(crate) struct Norm {
     pub(crate) kind: NormKind,
-    pub(crate) gamma: Vec<f32>,
+    pub(crate) gamma: Values,
     /// β of a LayerNorm that has one.
-    pub(crate) beta: Option<Vec<f32>>,
+    pub(crate) beta: Option<Values>,
     pub(crate) epsilon: f32,
 }
 
@@ -165,7 +166,7 @@ mod tests {
         let mean = x.iter().sum::<f64>() / x.len() as f64;
         let variance = x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / x.len() as f64;
         let root = (variance + f64::from(norm.epsilon)).sqrt();
-        let affine = norm.gamma.iter().zip(norm.beta.as_ref().unwrap());
+        let affine = norm.gamma.iter().zip(norm.beta.as_deref().unwrap());
         let normed = x.iter().zip(affine);
         normed.map(|(x, (&g, &b))| (x - mean) / root * f64::from(g) + f64::from(b)).collect()
     }
@@ -174,8 +175,8 @@ mod tests {
     fn run(placement: NormPlacement) {
         let norm = Norm {
             kind: NormKind::Layer,
-            gamma: vec![1.0, 0.5, -2.0, 3.0, 1.5],
-            beta: Some(vec![0.0, 1.0, -1.0, 0.25, 2.0]),
+            gamma: vec![1.0, 0.5, -2.0, 3.0, 1.5].into(),
+            beta: Some(vec![0.0, 1.0, -1.0, 0.25, 2.0].into()),
             epsilon: 1e-5,
         };
         let start: Vec<f32> = (0..ROWS * D).map(|i| ((i * 7) % 11) as f32 - 4.0).collect();

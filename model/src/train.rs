@@ -4,9 +4,17 @@
 //! |---|---|
 //! | §5.1 what a step learns from | `train/examples.rs` |
 //! | §5.3 the rate of learning over the steps | `train/schedule.rs` |
+//! | the parameters as one vector, and what they begin as | `train/parameters.rs`, `train/initialise.rs` |
+//!
+//! [`Parameters`] has all numbers of a model one behind the other, as a checkpoint has its tensors; gradients and what an
+//! optimiser remembers are vectors of the same form. Nothing is packed beforehand, since every step changes the weights.
+//! What a layer computes forward and backward is beside that layer's file.
 
 mod examples;
+mod initialise;
+mod parameters;
 mod schedule;
 
 pub use examples::{Examples, Ragged};
+pub use parameters::{Parameters, Precision};
 pub use schedule::Schedule;

@@ -253,7 +253,7 @@ fn build(config: &Config, reader: &mut Reader<'_>) -> Result<Transformer> {
     let names = word_names(config, reader);
     let transformer = build_with(config, reader, names)?;
     let bias = match reader.has(READ_OUT_BIAS) && config.family != Family::M2M100 {
-        true => Some(reader.tensor(READ_OUT_BIAS, &[1, config.vocabulary()])?),
+        true => Some(reader.fixed(READ_OUT_BIAS, &[1, config.vocabulary()])?),
         false => None,
     };
     let read_out = transformer.read_out.map(|read_out| ReadOut { bias, ..read_out });

@@ -9,6 +9,7 @@ use crate::config::{Config, Fields, Input, Positions, StackConfig, TokenInput};
 use crate::embedding::{Embedding, Projection, ReadOut};
 use crate::error::Result;
 use crate::head::{Before, Classifier, Heads, MaskedLm, Squash};
+use crate::origin::Initial;
 use crate::transformer::{Entrance, Transformer};
 use headrow_kernels::Activation;
 
@@ -336,6 +337,9 @@ fn find_heads(config: &Config, names: &Names, reader: &Reader<'_>) -> Found {
     let trained_for = |word: &str| config.architectures.iter().any(|name| name.ends_with(word));
     // The map in front of the classifier is the pooler in these.
     let pooler_feeds = names.classifier_dense == names.pooler;
+    if reader.has_no_file() {
+        return named_heads(config, trained_for);
+    }
     let mut found = Found {
         pooler: config.family != Family::DistilBert && has(names.pooler),
         mlm: has(names.mlm_transform) || has(names.mlm_norm),
@@ -350,6 +354,21 @@ fn find_heads(config: &Config, names: &Names, reader: &Reader<'_>) -> Found {
     found.tagger = tagger && has("classifier");
     found.classifier = !found.tagger && has(names.classifier);
     found
+}
+
+/// The heads of the class of models that the config names.
+fn named_heads(config: &Config, named: impl Fn(&str) -> bool) -> Found {
+    let (pretraining, classifier) = (named("ForPreTraining"), named("ForSequenceClassification"));
+    let (tagger, next_sentence) =
+        (named("ForTokenClassification"), named("ForNextSentencePrediction"));
+    let own_dense = matches!(config.family, Family::Roberta | Family::DistilBert);
+    Found {
+        pooler: pretraining || next_sentence || (classifier && !own_dense),
+        mlm: pretraining || named("ForMaskedLM"),
+        next_sentence: pretraining || next_sentence,
+        classifier,
+        tagger,
+    }
 }
 
 fn embedding(
@@ -388,7 +407,7 @@ fn heads(
             _ => stack.activation,
         };
         let bias = names.mlm_bias(|name| reader.has(name));
-        let bias = Some(reader.tensor(bias, &[config.vocabulary()])?);
+        let bias = Some(reader.tensor(bias, &[config.vocabulary()], Initial::Zeros)?);
         let tied = config.read_out.tied.then_some(&embedding.words);
         let width = embedding.width;
         let read_out = reader.read_out(tied, names.mlm_decoder, config.vocabulary(), width)?;

@@ -9,6 +9,7 @@ use crate::decoder::{Decoder, DecoderLayer};
 use crate::encoder::{Encoder, EncoderLayer};
 use crate::error::Result;
 use crate::feed_forward::FeedForward;
+use crate::origin::{Initial, Values};
 use crate::sublayer::Norm;
 use headrow_kernels::AttentionShape;
 
@@ -47,7 +48,7 @@ impl Reader<'_> {
         (stack, d_model): (&StackConfig, usize),
         names: &StackNames,
         assemble: impl Fn(&mut Self, &Layer<'_>) -> Result<T>,
-    ) -> Result<(Vec<T>, Option<Norm>, Vec<f32>)> {
+    ) -> Result<(Vec<T>, Option<Norm>, Values)> {
         let before = names.whole(names.layers);
         let numbers = 0..self.layers(&before, stack.distinct_layers);
         let layers = numbers.map(|number| {
@@ -135,12 +136,12 @@ impl Reader<'_> {
     }
 
     /// Biases of positions by bucket, buckets × heads; none in a stack without.
-    fn buckets(&mut self, stack: &StackConfig, names: &StackNames) -> Result<Vec<f32>> {
+    fn buckets(&mut self, stack: &StackConfig, names: &StackNames) -> Result<Values> {
         let RelativePositions::Buckets { buckets, .. } = stack.relative else {
-            return Ok(Vec::new());
+            return Ok(Values::default());
         };
         let name = names.of(names.buckets, "relative")?;
-        self.tensor(&format!("{name}.weight"), &[buckets, stack.heads])
+        self.tensor(&format!("{name}.weight"), &[buckets, stack.heads], Initial::Zeros)
     }
 }
 

@@ -6,6 +6,7 @@ use super::{Family, Reader, Reading};
 use crate::config::{Config, Fields, Input, NormPlacement, Positions, StackConfig, TokenInput};
 use crate::embedding::ReadOut;
 use crate::error::Result;
+use crate::origin::Initial;
 use crate::position::SinusoidLayout;
 use crate::transformer::Transformer;
 
@@ -77,7 +78,7 @@ fn field(field: &'static str) -> &'static str {
 
 fn build(config: &Config, reader: &mut Reader<'_>) -> Result<Transformer> {
     let transformer = bart::build_with(config, reader, [ENCODER_WORDS, DECODER_WORDS])?;
-    let bias = Some(reader.tensor("lm_head.bias", &[config.vocabulary()])?);
+    let bias = Some(reader.tensor("lm_head.bias", &[config.vocabulary()], Initial::Zeros)?);
     let read_out = transformer.read_out.map(|read_out| ReadOut { bias, ..read_out });
     Ok(Transformer { read_out, ..transformer })
 }

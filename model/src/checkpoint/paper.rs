@@ -31,6 +31,7 @@ use crate::config::{Config, Input, StackConfig, TokenInput};
 use crate::embedding::{Embedding, ReadOut, Words};
 use crate::error::{Error, Result};
 use crate::head::Heads;
+use crate::origin::Initial;
 use crate::transformer::{Entrance, Transformer};
 use std::sync::Arc;
 
@@ -141,7 +142,8 @@ fn build_read_out(
     let narrowing = options.tied.then(|| "read_out.projection".to_owned());
     read_out.projection = reader.resized(narrowing, tokens.width, d)?;
     if options.bias {
-        read_out.bias = Some(reader.tensor("read_out.bias", &[tokens.vocabulary])?);
+        read_out.bias =
+            Some(reader.tensor("read_out.bias", &[tokens.vocabulary], Initial::Zeros)?);
     }
     Ok(read_out)
 }

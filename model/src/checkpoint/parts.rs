@@ -79,8 +79,9 @@ impl Layer<'_> {
     /// The same in one tensor.
     pub(super) fn fused(&self, name: &str) -> Part {
         let stack = self.stack;
-        let outputs = stack.heads * stack.d_k + stack.kv_heads * (stack.d_k + stack.d_v);
-        let part = Part::new(self.name(name), outputs, self.d_model);
+        let maps =
+            [stack.heads * stack.d_k, stack.kv_heads * stack.d_k, stack.kv_heads * stack.d_v];
+        let part = Part::new(self.name(name), maps.iter().sum(), self.d_model).fused(&maps);
         part.with_bias(stack.biases.queries_keys_values)
     }
 

@@ -4,11 +4,14 @@
 //! header, and finds every problem before anything of the weights' size is allocated. The second one reads
 //! tensor by tensor through one staging buffer and packs as it reads, so memory peaks near its final
 //! size, one tensor above it where a file has its matrices the other way round.
+//!
+//! A third one only plans: it gives layers without weights, which know where in a checkpoint theirs are.
 
 use crate::config::{NormKind, printable};
 use crate::embedding::Words;
 use crate::error::{Error, Problems, Result};
 use crate::linear::Linear;
+use crate::origin::{Initial, MapRows, Origin, Piece, Planned, Values};
 use crate::sublayer::Norm;
 use crate::weights::{Checkpoint, Tensor, is_float};
 use headrow_kernels::{Cpu, Mat, PackedB};
@@ -28,8 +31,8 @@ pub(crate) struct Reader<'a> {
 }
 
 enum Mode {
-    /// There is no file; what is asked for is listed.
-    List(Vec<(String, Vec<usize>)>),
+    /// Nothing is read; what is asked for is listed, and the layers learn where it stands in the list.
+    Plan(Vec<Planned>),
     /// Nothing is read; what is asked for is compared and remembered.
     Survey { wanted: BTreeSet<String>, problems: Problems },
     /// All was found in order. `bytes` holds data as it is in the file, `rows` a block of it, widened.
@@ -47,6 +50,8 @@ pub(crate) struct Part {
     outputs: Vec<Range<usize>>,
     /// Places that a convolution's window has, which lie innermost in the file and are to come outermost.
     taps: usize,
+    /// How many of `outputs`, from the first on, make one linear map, how many the next, and so on.
+    maps: Vec<usize>,
 }
 
 impl Part {
@@ -60,6 +65,7 @@ impl Part {
             inputs_first: false,
             outputs: std::iter::once(0..outputs).collect(),
             taps: 1,
+            maps: vec![outputs],
         }
     }
 
@@ -100,10 +106,42 @@ impl Part {
         self
     }
 
-    /// Only these outputs, in this order.
+    /// Only these outputs, in this order. Fewer than all are one map.
     pub(crate) fn only(mut self, outputs: Vec<Range<usize>>) -> Part {
         self.outputs = outputs;
+        if self.count() != self.all_outputs() {
+            self.maps = vec![self.count()];
+        }
         self
+    }
+
+    /// Several maps of so many outputs in one tensor.
+    pub(crate) fn fused(mut self, maps: &[usize]) -> Part {
+        self.maps = maps.to_vec();
+        self
+    }
+
+    /// Which outputs of the tensor belong to which map.
+    fn map_rows(&self) -> Vec<MapRows> {
+        let mut rows = Vec::new();
+        let mut maps = self.maps.iter().copied();
+        let (mut count, mut left) = (0, 0);
+        for range in &self.outputs {
+            let mut range = range.clone();
+            while !range.is_empty() {
+                if left == 0 {
+                    count = maps.next().unwrap_or(range.len());
+                    left = count.max(1);
+                }
+                let outputs = range.start..range.end.min(range.start + left);
+                range.start = outputs.end;
+                left -= outputs.len();
+                let (inputs, all) = (self.inputs(), self.all_outputs());
+                let inputs_first = self.inputs_first;
+                rows.push(MapRows { outputs, count, inputs, inputs_first, all });
+            }
+        }
+        rows
     }
 
     fn inputs(&self) -> usize {
@@ -138,18 +176,26 @@ impl<'a> Reader<'a> {
         Reader { checkpoint, tensors, cpu, mode }
     }
 
-    /// Lists what is asked for, without a file.
-    pub(crate) fn list(nothing: &'a Checkpoint<'a>, canonical: fn(&str) -> String) -> Reader<'a> {
-        let survey = Reader::survey(nothing, Cpu::detect(), canonical);
-        Reader { mode: Mode::List(Vec::new()), ..survey }
+    /// Lists what is asked for: of what is in the checkpoint, or, where that has nothing, of what the config says.
+    pub(crate) fn plan(
+        checkpoint: &'a Checkpoint<'a>,
+        canonical: fn(&str) -> String,
+    ) -> Reader<'a> {
+        let survey = Reader::survey(checkpoint, Cpu::detect(), canonical);
+        Reader { mode: Mode::Plan(Vec::new()), ..survey }
     }
 
     /// What was asked for, in this order.
-    pub(crate) fn listed(self) -> Vec<(String, Vec<usize>)> {
+    pub(crate) fn planned(self) -> Vec<Planned> {
         match self.mode {
-            Mode::List(tensors) => tensors,
+            Mode::Plan(tensors) => tensors,
             _ => Vec::new(),
         }
+    }
+
+    /// Whether there is no file to look at.
+    pub(crate) fn has_no_file(&self) -> bool {
+        matches!(self.mode, Mode::Plan(_)) && self.tensors.is_empty()
     }
 
     /// A reader that loads, when all tensors that were asked for are as they should be, and the others are
@@ -175,7 +221,7 @@ impl<'a> Reader<'a> {
 
     /// Whether the tensor is there, or `otherwise` where there is no file to look at.
     pub(crate) fn finds(&self, name: &str, otherwise: bool) -> bool {
-        if matches!(self.mode, Mode::List(_)) { otherwise } else { self.has(name) }
+        if self.has_no_file() { otherwise } else { self.has(name) }
     }
 
     /// Whether there is a file, and the tensor is not in it.
@@ -202,7 +248,7 @@ impl<'a> Reader<'a> {
     /// How many layers to build: as many as the config has, and the file bears out. They are numbered
     /// behind `prefix` in names, as in `encoder.layer.11.`.
     pub(crate) fn layers(&mut self, prefix: &str, in_config: usize) -> usize {
-        if matches!(self.mode, Mode::List(_)) {
+        if self.has_no_file() {
             return in_config;
         }
         let numbers = self.tensors.keys().filter_map(|name| {
@@ -222,12 +268,7 @@ impl<'a> Reader<'a> {
     fn open(&mut self, name: &str, shape: &[usize]) -> bool {
         let (wanted, problems) = match &mut self.mode {
             Mode::Survey { wanted, problems } => (wanted, problems),
-            Mode::List(tensors) => {
-                if !tensors.iter().any(|(known, _)| known == name) {
-                    tensors.push((name.to_owned(), shape.to_vec()));
-                }
-                return false;
-            }
+            Mode::Plan(_) => return false,
             Mode::Load { .. } => return true,
         };
         match self.tensors.get(name) {
@@ -244,8 +285,46 @@ impl<'a> Reader<'a> {
         false
     }
 
-    /// A tensor of this shape in row-major order; empty in a survey.
-    pub(crate) fn tensor(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
+    /// The tensor's place in the plan, behind all that was asked for before; `None` unless planning. A tensor that
+    /// several parts have is there once.
+    fn place(&mut self, name: &str, shape: &[usize], initial: Initial) -> Option<Range<usize>> {
+        let Mode::Plan(tensors) = &mut self.mode else { return None };
+        if let Some(known) = tensors.iter_mut().find(|known| known.name == name) {
+            if let (Initial::Maps(maps), Initial::Maps(more)) = (&mut known.initial, initial) {
+                maps.extend(
+                    more.into_iter().filter(|rows| !maps.contains(rows)).collect::<Vec<_>>(),
+                );
+            }
+            return Some(known.place.clone());
+        }
+        let start = tensors.last().map_or(0, |last| last.place.end);
+        let size = shape.iter().fold(1usize, |size, &n| size.saturating_mul(n));
+        let place = start..start.saturating_add(size);
+        let (name, shape) = (name.to_owned(), shape.to_vec());
+        tensors.push(Planned { name, shape, place: place.clone(), initial });
+        Some(place)
+    }
+
+    /// A tensor of this shape in row-major order; without numbers in a survey and in a plan.
+    pub(crate) fn tensor(
+        &mut self,
+        name: &str,
+        shape: &[usize],
+        initial: Initial,
+    ) -> Result<Values> {
+        if let Some(place) = self.place(name, shape, initial) {
+            return Ok(Values::planned(place));
+        }
+        self.read(name, shape).map(Values::from)
+    }
+
+    /// A tensor that is no parameter: training leaves it as it is.
+    pub(crate) fn fixed(&mut self, name: &str, shape: &[usize]) -> Result<Values> {
+        self.tensor(name, shape, Initial::Zeros).map(Values::fixed)
+    }
+
+    /// The numbers of a tensor; none unless loading.
+    fn read(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
         if !self.open(name, shape) {
             return Ok(Vec::new());
         }
@@ -270,10 +349,10 @@ impl<'a> Reader<'a> {
         epsilon: f32,
         with_beta: bool,
     ) -> Result<Norm> {
-        let gamma = self.tensor(&format!("{name}.weight"), &[features])?;
+        let gamma = self.tensor(&format!("{name}.weight"), &[features], Initial::Ones)?;
         let beta = match kind {
             NormKind::Layer if with_beta => {
-                Some(self.tensor(&format!("{name}.bias"), &[features])?)
+                Some(self.tensor(&format!("{name}.bias"), &[features], Initial::Zeros)?)
             }
             _ => None,
         };
@@ -283,12 +362,16 @@ impl<'a> Reader<'a> {
     /// One linear map, or several of the same input side by side: \[W₁ W₂ …\], \[b₁ b₂ …\]. Where one part
     /// has a bias, the bias of the others is 0.
     pub(crate) fn linear(&mut self, parts: &[Part]) -> Result<Linear> {
+        if let Mode::Plan(_) = self.mode {
+            let origin = self.origin(parts);
+            return Ok(Linear { origin, ..Linear::new(self.packed(&[])?, None) });
+        }
         let mut bias = parts.iter().any(|part| part.bias.is_some()).then(Vec::new);
         for part in parts {
             let Some(bias) = &mut bias else { break };
             match &part.bias {
                 Some(name) => {
-                    let values = self.tensor(name, &[part.all_outputs()])?;
+                    let values = self.read(name, &[part.all_outputs()])?;
                     for range in &part.outputs {
                         bias.extend(values.get(range.clone()).unwrap_or_default());
                     }
@@ -296,12 +379,31 @@ impl<'a> Reader<'a> {
                 None => bias.resize(bias.len() + part.count(), 0.0),
             }
         }
-        Ok(Linear { weight: self.packed(parts)?, bias })
+        Ok(Linear::new(self.packed(parts)?, bias))
+    }
+
+    /// Where a planned map has its numbers.
+    fn origin(&mut self, parts: &[Part]) -> Origin {
+        let biases = parts.iter().map(|part| {
+            let name = part.bias.as_ref()?;
+            self.place(name, &[part.all_outputs()], Initial::Zeros)
+        });
+        let biases = biases.collect::<Vec<_>>();
+        let pieces = parts.iter().zip(biases).map(|(part, bias)| {
+            let initial = Initial::Maps(part.map_rows());
+            let weight = self.place(&part.weight, &part.shape, initial).unwrap_or_default();
+            let Part { inputs_first, taps, ref outputs, .. } = *part;
+            let (all, outputs) = (part.all_outputs(), outputs.clone());
+            Piece { weight, bias, inputs_first, all, outputs, taps }
+        });
+        let pieces = pieces.collect();
+        let outputs = parts.iter().map(Part::count).sum();
+        Origin { inputs: parts[0].inputs(), outputs, pieces }
     }
 
     /// Packs the parts' weights side by side, as one right operand of inputs × Σ outputs.
-    pub(crate) fn packed(&mut self, parts: &[Part]) -> Result<PackedB> {
-        let mut all = true;
+    fn packed(&mut self, parts: &[Part]) -> Result<PackedB> {
+        let mut all = !parts.is_empty();
         for part in parts {
             all &= self.open(&part.weight, &part.shape);
         }
@@ -313,7 +415,7 @@ impl<'a> Reader<'a> {
         let mut first = 0;
         for part in parts {
             let whole = match part.inputs_first {
-                true => Some(self.tensor(&part.weight, &part.shape)?),
+                true => Some(self.read(&part.weight, &part.shape)?),
                 false => None,
             };
             let tensor = self.tensors[&part.weight];
@@ -346,12 +448,34 @@ impl<'a> Reader<'a> {
         width: usize,
         packed: bool,
     ) -> Result<Arc<Words>> {
-        Ok(Arc::new(match packed {
+        self.table(name, [vocabulary, width], packed, Initial::Table(width))
+    }
+
+    /// The read-out's matrix, vocabulary × width, where no embedding has it.
+    pub(crate) fn read_out_words(
+        &mut self,
+        name: &str,
+        vocabulary: usize,
+        width: usize,
+    ) -> Result<Arc<Words>> {
+        let maps = Part::new("", vocabulary, width).map_rows();
+        self.table(name, [vocabulary, width], true, Initial::Maps(maps))
+    }
+
+    fn table(
+        &mut self,
+        name: &str,
+        shape: [usize; 2],
+        packed: bool,
+        initial: Initial,
+    ) -> Result<Arc<Words>> {
+        let planning = matches!(self.mode, Mode::Plan(_));
+        Ok(Arc::new(match packed && !planning {
             true => {
-                let part = Part::new("", vocabulary, width).named(name.to_owned(), None);
+                let part = Part::new("", shape[0], shape[1]).named(name.to_owned(), None);
                 Words::Packed(self.packed(&[part])?)
             }
-            false => Words::Rows(self.tensor(name, &[vocabulary, width])?),
+            false => Words::Rows(self.tensor(name, &shape, initial)?),
         }))
     }
 }

@@ -7,6 +7,7 @@ use crate::config::{Config, Positions, StackConfig, TokenInput, Widening};
 use crate::embedding::{Embedding, Projection, ReadOut, Words};
 use crate::error::Result;
 use crate::linear::Linear;
+use crate::origin::Initial;
 use crate::position::{LearnedPositions, PositionTable};
 use crate::transformer::Transformer;
 use std::sync::Arc;
@@ -46,8 +47,9 @@ impl Reader<'_> {
         embedding.positions = self.positions(tokens, width, names)?;
         if tokens.token_types > 0 {
             let name = names.of(names.types, "token_types")?;
+            let initial = Initial::Table(width);
             embedding.types =
-                self.tensor(&format!("{name}.weight"), &[tokens.token_types, width])?;
+                self.tensor(&format!("{name}.weight"), &[tokens.token_types, width], initial)?;
         }
         if tokens.norm {
             let name = names.of(names.input_norm, "norm")?;
@@ -76,7 +78,8 @@ impl Reader<'_> {
             }
             Positions::Learned { rows, first, padding } => {
                 let name = names.of(names.positions, "positions")?;
-                let table = self.tensor(&format!("{name}.weight"), &[rows, width])?;
+                let initial = Initial::Table(width);
+                let table = self.tensor(&format!("{name}.weight"), &[rows, width], initial)?;
                 PositionTable::Learned(LearnedPositions { table, first: first as u32, padding })
             }
         })
@@ -104,7 +107,7 @@ impl Reader<'_> {
     ) -> Result<ReadOut> {
         let words = match tied {
             Some(words) => Arc::clone(words),
-            None => self.words(name, vocabulary, width, true)?,
+            None => self.read_out_words(name, vocabulary, width)?,
         };
         Ok(ReadOut { projection: None, scale: 1.0, words, bias: None })
     }

@@ -5,6 +5,7 @@ use super::{Family, Part, Reader, Reading};
 use crate::config::{Biases, Config, Fields, Input, NormPlacement, StackConfig};
 use crate::error::{Error, Result};
 use crate::head::{Before, Classifier, Heads};
+use crate::origin::Initial;
 use crate::patches::Patches;
 use crate::transformer::{Entrance, Transformer};
 
@@ -79,6 +80,7 @@ fn patches(config: &Config, reader: &mut Reader<'_>) -> Result<Patches> {
         return Err(Error::WrongInput { expected: "images", actual: stack.input.name() });
     };
     let kernel = [d, channels, patch, patch];
+    let places = [1, stack.max_length(), d];
     let name = "embeddings.patch_embeddings.projection";
     let map = Part::new(name, d, channels).shaped(&kernel);
     Ok(Patches {
@@ -86,8 +88,8 @@ fn patches(config: &Config, reader: &mut Reader<'_>) -> Result<Patches> {
         image,
         patch,
         projection: reader.linear(&[map])?,
-        first: reader.tensor("embeddings.cls_token", &[1, 1, d])?,
-        positions: reader.tensor("embeddings.position_embeddings", &[1, stack.max_length(), d])?,
+        first: reader.tensor("embeddings.cls_token", &[1, 1, d], Initial::Table(d))?,
+        positions: reader.tensor("embeddings.position_embeddings", &places, Initial::Table(d))?,
     })
 }
 

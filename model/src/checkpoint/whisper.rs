@@ -93,6 +93,6 @@ fn spectrogram(config: &Config, reader: &mut Reader<'_>) -> Result<Spectrogram> 
         frames,
         first: reader.linear(&[Part::convolution("encoder.conv1", d, bands, TAPS)])?,
         second: reader.linear(&[Part::convolution("encoder.conv2", d, d, TAPS)])?,
-        positions: reader.tensor("encoder.embed_positions.weight", &[frames, d])?,
+        positions: reader.fixed("encoder.embed_positions.weight", &[frames, d])?,
     })
 }

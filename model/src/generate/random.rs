@@ -26,9 +26,14 @@ pub(crate) fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
 
 /// A number in [0, 1) with 53 random bits.
 pub(crate) fn uniform(seed: u64, step: u64) -> f64 {
+    uniform_in(0, seed, step)
+}
+
+/// [`uniform`] of one of many streams under the same seed.
+pub(crate) fn uniform_in(stream: u64, seed: u64, step: u64) -> f64 {
     let words = |x: u64| [x as u32, (x >> 32) as u32];
-    let [s0, s1] = words(step);
-    let [a, b, ..] = philox([s0, s1, 0, 0], words(seed));
+    let ([s0, s1], [s2, s3]) = (words(step), words(stream));
+    let [a, b, ..] = philox([s0, s1, s2, s3], words(seed));
     let bits = (u64::from(a) << 32 | u64::from(b)) >> 11;
     bits as f64 * (1.0 / (1u64 << 53) as f64)
 }
