@@ -1,8 +1,12 @@
-//! candle's BERT, timed on the same protocol as `peer-worker`: `candle-worker THREADS`.
+//! candle's models, timed on the same protocol as `peer-worker`: `candle-worker THREADS`.
+//!
+//! BERT, Llama and Marian are candle-transformers' own; GPT-2 is put together from candle's layers. Translation is greedy:
+//! candle has no beam search.
 
-use candle_core::{DType, Device, Tensor};
-use candle_nn::VarBuilder;
-use candle_transformers::models::bert::{BertModel, Config};
+mod gpt2;
+mod models;
+
+use models::{Case, Peer};
 use serde::Deserialize;
 use serde_json::json;
 use std::error::Error;
@@ -10,7 +14,7 @@ use std::io::{BufRead, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+pub type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 #[derive(Deserialize)]
 struct Request {
@@ -23,56 +27,30 @@ struct Request {
     min_reps: usize,
 }
 
-fn load(folder: PathBuf) -> Result<(BertModel, usize)> {
-    let config = std::fs::read_to_string(folder.join("config.json"))?;
-    let vocabulary = serde_json::from_str::<serde_json::Value>(&config)?["vocab_size"]
-        .as_u64()
-        .ok_or("no vocab_size")? as usize;
-    let config: Config = serde_json::from_str(&config)?;
-    let weights = std::fs::read(folder.join("model.safetensors"))?;
-    let weights = VarBuilder::from_buffered_safetensors(weights, DType::F32, &Device::Cpu)?;
-    Ok((BertModel::load(weights, &config)?, vocabulary))
-}
-
-fn case(name: &str, vocabulary: usize) -> Result<Tensor> {
-    let shape = name.strip_prefix("enc:").ok_or("not a case of BERT")?;
-    let (batch, length) = shape.split_once('x').ok_or("a case is enc:BATCHxLENGTH")?;
-    let (batch, length): (usize, usize) = (batch.parse()?, length.parse()?);
-    let ids: Vec<u32> = (0..batch * length)
-        .map(|i| ((i * 7919 + 13) % (vocabulary - 100) + 50) as u32)
-        .collect();
-    Ok(Tensor::from_vec(ids, (batch, length), &Device::Cpu)?)
-}
+/// A loaded folder under its name, and its vocabulary.
+type Loaded = Option<(String, Peer, usize)>;
 
 fn answer(
     home: &std::path::Path,
-    loaded: &mut Option<(String, BertModel, usize)>,
+    loaded: &mut Loaded,
     request: &Request,
 ) -> Result<serde_json::Value> {
     if loaded.as_ref().is_none_or(|(name, ..)| *name != request.model) {
         *loaded = None;
-        let (model, vocabulary) = load(home.join("models").join(&request.model))?;
-        *loaded = Some((request.model.clone(), model, vocabulary));
+        let (peer, vocabulary) = Peer::load(&home.join("models").join(&request.model))?;
+        *loaded = Some((request.model.clone(), peer, vocabulary));
     }
-    let (_, model, vocabulary) = loaded.as_ref().ok_or("no model")?;
-    let ids = case(&request.case, *vocabulary)?;
+    let (_, peer, vocabulary) = loaded.as_mut().ok_or("no model")?;
+    let case = Case::new(&request.case, *vocabulary)?;
     if request.op.as_deref() == Some("prepare") {
         return Ok(json!({"ok": 1}));
     }
-    let types = ids.zeros_like()?;
-    let mask = Tensor::ones(ids.shape(), DType::U32, &Device::Cpu)?;
-    let call = || -> Result<()> {
-        let hidden = model.forward(&ids, &types, Some(&mask))?;
-        std::hint::black_box(hidden);
-        Ok(())
-    };
-    call()?;
+    peer.call(&case, &mut Vec::new())?;
     let budget = Duration::from_secs_f64(request.budget);
-    let (started, mut ns) = (Instant::now(), Vec::new());
-    while ns.len() < 5000 && (ns.len() < request.min_reps || started.elapsed() < budget) {
-        let begun = Instant::now();
-        call()?;
-        ns.push(begun.elapsed().as_nanos() as u64);
+    let (started, mut ns, mut calls) = (Instant::now(), Vec::new(), 0);
+    while calls < 5000 && (calls < request.min_reps || started.elapsed() < budget) {
+        peer.call(&case, &mut ns)?;
+        calls += 1;
     }
     Ok(json!({"ns": ns}))
 }

@@ -1,0 +1,156 @@
+//! What candle has for each kind of folder, behind one interface: a call of a case, timed.
+
+use candle_core::{safetensors, DType, Device, IndexOp, Tensor, D};
+use candle_nn::VarBuilder;
+use candle_transformers::models::{bert, llama, marian};
+use std::collections::HashMap;
+use std::path::Path;
+use std::time::Instant;
+
+use crate::gpt2::{self, Gpt2};
+use crate::Result;
+
+/// Steps of a decoding case, and tokens of a source and of its translation.
+const STEPS: usize = 32;
+
+/// A loaded folder.
+pub enum Peer {
+    Bert(bert::BertModel),
+    Gpt2(Gpt2),
+    Llama(llama::Llama, llama::Cache),
+    Marian(marian::MTModel, u32),
+}
+
+/// B sequences of the same ids, and what is done with them.
+pub struct Case {
+    kind: Kind,
+    ids: Tensor,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Encode,
+    Prefill,
+    Decode,
+    Translate,
+}
+
+impl Case {
+    pub fn new(name: &str, vocabulary: usize) -> Result<Case> {
+        let (word, shape) = name.split_once(':').ok_or("a case is KIND:BATCHxSIZE")?;
+        let (batch, size) = shape.split_once('x').ok_or("a case is KIND:BATCHxSIZE")?;
+        let (batch, size): (usize, usize) = (batch.parse()?, size.parse()?);
+        let (kind, length) = match word {
+            "enc" => (Kind::Encode, size),
+            "prefill" => (Kind::Prefill, size),
+            "decode" => (Kind::Decode, size),
+            "s2s" if size == 1 => (Kind::Translate, STEPS),
+            _ => return Err("not a case of candle's".into()),
+        };
+        let id = |i: usize| ((i * 7919 + 13) % (vocabulary - 100) + 50) as u32;
+        let ids: Vec<u32> = (0..batch * length).map(id).collect();
+        Ok(Case { kind, ids: Tensor::from_vec(ids, (batch, length), &Device::Cpu)? })
+    }
+}
+
+impl Peer {
+    /// The model of a folder, and the words that cases draw from.
+    pub fn load(folder: &Path) -> Result<(Peer, usize)> {
+        let text = std::fs::read_to_string(folder.join("config.json"))?;
+        let config: serde_json::Value = serde_json::from_str(&text)?;
+        let vocabulary = config["vocab_size"].as_u64().ok_or("no vocab_size")? as usize;
+        let mut tensors = safetensors::load(folder.join("model.safetensors"), &Device::Cpu)?;
+        let peer = match config["model_type"].as_str().unwrap_or_default() {
+            "bert" => {
+                Peer::Bert(bert::BertModel::load(weights(tensors), &serde_json::from_str(&text)?)?)
+            }
+            "gpt2" => Peer::Gpt2(Gpt2::load(&weights(tensors), &serde_json::from_str(&text)?)?),
+            "llama" => {
+                let config: llama::LlamaConfig = serde_json::from_str(&text)?;
+                let config = config.into_config(false);
+                let cache = llama::Cache::new(true, DType::F32, &config, &Device::Cpu)?;
+                Peer::Llama(llama::Llama::load(weights(tensors), &config)?, cache)
+            }
+            "marian" => {
+                let mut config = config;
+                // A folder says null where candle wants an id.
+                config["forced_eos_token_id"] = config["eos_token_id"].clone();
+                let config: marian::Config = serde_json::from_value(config)?;
+                let bias = Tensor::zeros((1, vocabulary), DType::F32, &Device::Cpu)?;
+                tensors.entry("final_logits_bias".to_owned()).or_insert(bias);
+                let start = config.decoder_start_token_id;
+                let model = marian::MTModel::new(&config, weights(tensors))?;
+                // The last id is padding.
+                return Ok((Peer::Marian(model, start), vocabulary - 1));
+            }
+            other => return Err(format!("{other} is not a model of candle's here").into()),
+        };
+        Ok((peer, vocabulary))
+    }
+
+    /// One call; the times of its steps where they count one by one.
+    pub fn call(&mut self, case: &Case, ns: &mut Vec<u64>) -> Result<()> {
+        let (ids, start) = (&case.ids, Instant::now());
+        match (self, case.kind) {
+            (Peer::Bert(model), Kind::Encode) => {
+                let mask = Tensor::ones(ids.shape(), DType::U32, &Device::Cpu)?;
+                std::hint::black_box(model.forward(ids, &ids.zeros_like()?, Some(&mask))?);
+            }
+            (Peer::Gpt2(model), kind @ (Kind::Prefill | Kind::Decode)) => {
+                let mut cache = gpt2::Cache::default();
+                return decode(kind, ids, ns, |ids, past| model.forward(ids, past, &mut cache));
+            }
+            (Peer::Llama(model, fresh), kind @ (Kind::Prefill | Kind::Decode)) => {
+                let mut cache = fresh.clone();
+                return decode(
+                    kind,
+                    ids,
+                    ns,
+                    |ids, past| Ok(model.forward(ids, past, &mut cache)?),
+                );
+            }
+            (Peer::Marian(model, first), Kind::Translate) => {
+                model.reset_kv_cache();
+                let encoded = model.encoder().forward(ids, 0)?;
+                let mut next = Tensor::full(*first, (ids.dim(0)?, 1), &Device::Cpu)?;
+                for past in 0..STEPS {
+                    let logits = model.decode(&next, &encoded, past)?;
+                    next = logits.i((.., 0))?.argmax(D::Minus1)?.unsqueeze(1)?;
+                }
+                std::hint::black_box(next);
+            }
+            _ => return Err("this model has no such case".into()),
+        }
+        ns.push(start.elapsed().as_nanos() as u64);
+        Ok(())
+    }
+}
+
+/// The prompt, and for [`Kind::Decode`] 32 greedy steps, each timed with its read-out and its argmax. `forward` gives the last
+/// token's scores after as many tokens as it is told.
+fn decode(
+    kind: Kind,
+    ids: &Tensor,
+    ns: &mut Vec<u64>,
+    mut forward: impl FnMut(&Tensor, usize) -> Result<Tensor>,
+) -> Result<()> {
+    let mut step = |ids: &Tensor, past| -> Result<Tensor> {
+        Ok(forward(ids, past)?.argmax(D::Minus1)?.unsqueeze(1)?)
+    };
+    let start = Instant::now();
+    let mut next = step(ids, 0)?;
+    if kind == Kind::Prefill {
+        ns.push(start.elapsed().as_nanos() as u64);
+        return Ok(());
+    }
+    for past in ids.dim(1)?..ids.dim(1)? + STEPS {
+        let start = Instant::now();
+        next = step(&next, past)?;
+        ns.push(start.elapsed().as_nanos() as u64);
+    }
+    Ok(())
+}
+
+fn weights(tensors: HashMap<String, Tensor>) -> VarBuilder<'static> {
+    VarBuilder::from_tensors(tensors, DType::F32, &Device::Cpu)
+}
