@@ -4,17 +4,28 @@
 //! |---|---|
 //! | §5.1 what a step learns from | `train/examples.rs` |
 //! | §5.3 the rate of learning over the steps | `train/schedule.rs` |
+//! | §6.1 checkpoints averaged | `train/average.rs` |
+//! | checkpoints, and what a training tells | `train/checkpoint.rs`, `train/log.rs`, `train/plot.rs` |
 //! | the parameters as one vector, and what they begin as | `train/parameters.rs`, `train/initialise.rs` |
 //!
 //! [`Parameters`] has all numbers of a model one behind the other, as a checkpoint has its tensors; gradients and what an
 //! optimiser remembers are vectors of the same form. Nothing is packed beforehand, since every step changes the weights.
 //! What a layer computes forward and backward is beside that layer's file.
 
+mod average;
+mod checkpoint;
 mod examples;
+mod files;
 mod initialise;
+mod log;
 mod parameters;
+mod plot;
 mod schedule;
 
+pub use average::average;
+pub use checkpoint::checkpoints;
 pub use examples::{Examples, Ragged};
+pub use log::{LogLine, MetricsLog, TrainLine, ValidationLine};
 pub use parameters::{Parameters, Precision};
+pub use plot::loss_curve;
 pub use schedule::Schedule;

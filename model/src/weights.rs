@@ -102,8 +102,13 @@ impl<'a> Checkpoint<'a> {
         if !single.exists() && index.exists() {
             return Checkpoint::open_shards(folder, &index);
         }
-        let mut checkpoint = Checkpoint::empty(single.display().to_string());
-        checkpoint.add(open_file(&single)?)?;
+        Checkpoint::of_file(&single)
+    }
+
+    /// Opens one file, whatever its name.
+    pub(crate) fn of_file(path: &Path) -> Result<Checkpoint<'static>> {
+        let mut checkpoint = Checkpoint::empty(path.display().to_string());
+        checkpoint.add(open_file(path)?)?;
         Ok(checkpoint)
     }
 
@@ -214,6 +219,20 @@ impl<'a> Checkpoint<'a> {
             offset += bytes.len() as u64;
         }
         Ok(())
+    }
+}
+
+#[cfg(feature = "train")]
+impl Checkpoint<'_> {
+    /// Bytes of a tensor's data.
+    pub(crate) fn size(&self, tensor: &Tensor) -> u64 {
+        tensor.bytes.end - tensor.bytes.start
+    }
+
+    /// Reads a tensor's data from byte `offset` on, of whatever type.
+    pub(crate) fn read_bytes(&self, tensor: &Tensor, offset: u64, out: &mut [u8]) -> Result<()> {
+        debug_assert!(offset + out.len() as u64 <= self.size(tensor));
+        self.sources[tensor.source].read_at(out, tensor.bytes.start + offset)
     }
 }
 
