@@ -82,7 +82,7 @@ fn same_form(a: &Checkpoint<'_>, b: &Checkpoint<'_>) -> Result<()> {
     for name in b.tensors.keys().filter(|name| !a.tensors.contains_key(*name)) {
         problems.add(|| format!("{name} is left over"));
     }
-    match problems.is_empty() {
+    match problems.count() == 0 {
         true => Ok(()),
         false => Err(Error::Weights { place: b.place.clone(), problems }),
     }
@@ -194,7 +194,7 @@ fn push(precision: Precision, x: f64, bytes: &mut Vec<u8>) {
 /// Copies what a folder has beside its weights, the config last.
 fn copy_companions(from: &Path, to: &Path) -> Result<()> {
     let there = |name: &&str| from.join(name).symlink_metadata().is_ok();
-    for name in COMPANIONS.iter().filter(there).chain([&"config.json"]) {
+    for name in COMPANIONS.into_iter().filter(there).chain(["config.json"]) {
         let target = to.join(name);
         if let Some(folder) = target.parent() {
             std::fs::create_dir_all(folder).map_err(Error::io(folder))?;

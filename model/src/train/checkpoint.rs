@@ -145,7 +145,7 @@ fn read_slots(checkpoint: &Checkpoint<'_>, prefix: &str, slots: &[Slot]) -> Resu
             None => problems.add(|| format!("{name} is missing")),
         }
     }
-    match problems.is_empty() {
+    match problems.count() == 0 {
         true => Ok(values),
         false => Err(Error::Weights { place: checkpoint.place.clone(), problems }),
     }
