@@ -13,6 +13,7 @@
 //! those that only some rows of a tile see, a few along a diagonal, carry a mark in the weights, the sign
 //! of −0, by which a kernel passes them over.
 
+pub(crate) mod backward;
 mod block;
 mod blocking;
 mod cache;
@@ -23,6 +24,10 @@ mod mask;
 mod parts;
 mod segment;
 
+pub use backward::{
+    AttentionGradients, BackwardBlocking, attention_backward, attention_backward_blocked,
+    attention_backward_blocked_scratch, attention_backward_scratch,
+};
 pub use blocking::Blocking;
 pub use cache::{KvCache, PAGE};
 pub use maps::{AttentionOutput, Maps};
@@ -33,8 +38,8 @@ use crate::arch::FloatMode;
 use crate::cpu::Cpu;
 use crate::par::Par;
 use crate::scratch::{Need, Stack};
-use crate::view::{Mat, MatMut};
-use block::Call;
+use crate::view::Mat;
+use block::{Call, Operands};
 use maps::MapRows;
 use segment::STEP;
 
@@ -175,14 +180,15 @@ fn attend(
 ) {
     let _mode = FloatMode::default_scope();
     let AttentionOutput { mut out, maps } = to;
-    check(cpu, shape, q, &source, &out);
+    check(cpu, shape, q, &source, (out.rows(), out.cols()));
     mask.check(shape.heads, q.rows(), &source);
     let maps = maps.map(|maps| MapRows::new(maps, shape, q.rows(), &source));
     if q.rows() == 0 || shape.heads == 0 || (shape.d_v == 0 && maps.is_none()) {
         return;
     }
     let (ldo, out) = (out.stride(), out.as_mut_ptr());
-    let call = Call { cpu, shape, q, source, mask, out, ldo, maps, cancel: par.cancel() };
+    let operands = Operands { cpu, shape, q, mask };
+    let call = Call { operands, source, out, ldo, maps, cancel: par.cancel() };
     match blocking {
         Some(blocking) => driver::run(&call, par, blocking, stack),
         None => {
@@ -235,7 +241,13 @@ pub fn attention_blocked_scratch(
 }
 
 #[track_caller]
-fn check(cpu: Cpu, shape: &AttentionShape, q: Mat<'_>, source: &Source<'_>, out: &MatMut<'_>) {
+fn check(
+    cpu: Cpu,
+    shape: &AttentionShape,
+    q: Mat<'_>,
+    source: &Source<'_>,
+    (out_rows, out_cols): (usize, usize),
+) {
     let &AttentionShape { heads, kv_heads, d_k, d_v, .. } = shape;
     assert!(
         (heads == 0 && kv_heads == 0) || (kv_heads > 0 && heads % kv_heads == 0),
@@ -260,14 +272,12 @@ fn check(cpu: Cpu, shape: &AttentionShape, q: Mat<'_>, source: &Source<'_>, out:
     assert!(
         fits(q.cols(), heads, d_k)
             && source_fits
-            && out.rows() == q.rows()
-            && fits(out.cols(), heads, d_v),
-        "attention of Q {}×{} over {} into {}×{} does not fit {shape:?}",
+            && out_rows == q.rows()
+            && fits(out_cols, heads, d_v),
+        "attention of Q {}×{} over {} into {out_rows}×{out_cols} does not fit {shape:?}",
         q.rows(),
         q.cols(),
         source.describe(),
-        out.rows(),
-        out.cols(),
     );
     // That query rows do not overlap is what makes the writes of different workers disjoint.
     let mut end = 0;

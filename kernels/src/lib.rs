@@ -30,9 +30,9 @@ mod table;
 mod view;
 
 pub use attention::{
-    AttentionExtent, AttentionOutput, AttentionShape, CachedSegment, KvCache, Maps, Mask, PerHead,
-    Reach, Relative, Segment, attention, attention_cached, attention_cached_scratch,
-    attention_scratch,
+    AttentionExtent, AttentionGradients, AttentionOutput, AttentionShape, CachedSegment, KvCache,
+    Maps, Mask, PerHead, Reach, Relative, Segment, attention, attention_backward,
+    attention_backward_scratch, attention_cached, attention_cached_scratch, attention_scratch,
 };
 pub use cpu::{Cpu, Isa};
 pub use embedding::{Lookup, embed, embed_backward};

@@ -17,6 +17,8 @@ mod pack;
 pub mod softmax;
 pub mod sums;
 
+pub(crate) use lanes::LANES;
+
 use crate::par::Par;
 use crate::view::MatMut;
 

@@ -1,6 +1,7 @@
 //! Which kernel runs on which instruction set: the only place where one is chosen.
 
 use crate::arch::{self, PackRows, Tile};
+use crate::attention::backward::{self, Weighed};
 use crate::cpu::Isa;
 use crate::gemm::Write;
 use crate::gemm::epilogue::{self, Finish};
@@ -26,10 +27,8 @@ pub(crate) struct GemmKernels {
     /// Columns of a panel of B.
     pub(crate) nr: usize,
     pub(crate) tile: Tile,
-    /// The same, always accumulating, for an A that says which of its elements take part: one whose sign bit is
-    /// set (−0 as well) is passed over, as if its p were not there for this row, whatever B holds.
-    ///
-    /// A NaN may have either sign, and so takes part or not.
+    /// The same, always accumulating, for an A that says which of its elements take part: one that is −0 is
+    /// passed over, as if its p were not there for this row, whatever B holds.
     pub(crate) marked: Tile,
     pub(crate) pack_rows: PackRows,
 }
@@ -43,6 +42,10 @@ pub(crate) struct RowKernels {
     pub(crate) masked_softmax: fn(&Scores<'_>, &mut [f32]),
     pub(crate) exp_scores: fn(&Scores<'_>, &mut [f32]) -> f32,
     pub(crate) cap_scores: fn(f32, f32, &mut [f32]),
+    pub(crate) gradient: fn(Weighed<'_>, &mut [f32], &mut [f32]),
+    pub(crate) dots: fn(Mat<'_>, Mat<'_>, &mut [f32]),
+    pub(crate) finite: fn(&[f32]) -> bool,
+    pub(crate) scale: fn(f32, &mut [f32]),
     pub(crate) finish: fn(&mut [f32], &Finish<'_>),
     pub(crate) rope: fn(&Turn<'_>, &mut [f32]),
     pub(crate) gate: fn(Activation, Mat<'_>, Mat<'_>, MatMut<'_>),
@@ -93,6 +96,22 @@ macro_rules! row_kernels {
         fn cap_scores(scale: f32, cap: f32, row: &mut [f32]) {
             let simd = $token;
             softmax::cap_scores_kernel(simd, scale, cap, row)
+        }
+        $(#[target_feature(enable = $features)])?
+        fn gradient(how: Weighed<'_>, weights: &mut [f32], d: &mut [f32]) {
+            backward::gradient_kernel(how, weights, d)
+        }
+        $(#[target_feature(enable = $features)])?
+        fn dots(a: Mat<'_>, b: Mat<'_>, out: &mut [f32]) {
+            backward::dots_kernel(a, b, out)
+        }
+        $(#[target_feature(enable = $features)])?
+        fn finite(x: &[f32]) -> bool {
+            backward::finite_kernel(x)
+        }
+        $(#[target_feature(enable = $features)])?
+        fn scale(factor: f32, x: &mut [f32]) {
+            backward::scale_kernel(factor, x)
         }
         $(#[target_feature(enable = $features)])?
         fn finish(row: &mut [f32], how: &Finish<'_>) {
@@ -166,6 +185,14 @@ macro_rules! row_kernels {
             exp_scores: |scores, row| unsafe { exp_scores(scores, row) },
             // SAFETY: as above.
             cap_scores: |scale, cap, row| unsafe { cap_scores(scale, cap, row) },
+            // SAFETY: as above.
+            gradient: |how, weights, d| unsafe { gradient(how, weights, d) },
+            // SAFETY: as above.
+            dots: |a, b, out| unsafe { dots(a, b, out) },
+            // SAFETY: as above.
+            finite: |x| unsafe { finite(x) },
+            // SAFETY: as above.
+            scale: |factor, x| unsafe { scale(factor, x) },
             // SAFETY: as above.
             finish: |row, how| unsafe { finish(row, how) },
             // SAFETY: as above.

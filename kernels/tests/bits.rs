@@ -7,9 +7,10 @@ mod support;
 
 use headrow_kernels::rows::math;
 use headrow_kernels::{
-    Activation, AttentionExtent, AttentionShape, Cpu, Epilogue, LayerNorm, Left, Lookup, Mask, Mat,
-    MatMut, PackedB, Par, PerHead, Right, RmsNorm, Rope, RopeLayout, Scratch, Segment, Team,
-    Visible, Write, activate, add_layer_norm, add_rms_norm, attention, attention_scratch, embed,
+    Activation, AttentionExtent, AttentionGradients, AttentionShape, Cpu, Epilogue, LayerNorm,
+    Left, Lookup, Mask, Mat, MatMut, PackedB, Par, PerHead, Relative, Right, RmsNorm, Rope,
+    RopeLayout, Scratch, Segment, Team, Visible, Write, activate, add_layer_norm, add_rms_norm,
+    attention, attention_backward, attention_backward_scratch, attention_scratch, embed,
     embed_backward, gate, gemm, gemm_scratch, layer_norm, log_softmax, masked_softmax, rms_norm,
     rope, rope_backward, softmax,
 };
@@ -29,6 +30,7 @@ const ALL: &[(&str, Operation, u64)] = &[
     ("LayerNorm", layer_norms, 0xd112_4d48_45a6_4d6f),
     ("RMSNorm", rms_norms, 0x6227_2758_c8ee_8f28),
     ("attention", attentions, 0xbc4c_7b5f_3262_b913),
+    ("attention gradients", attentions_backward, 0xe75c_00b9_eade_b65d),
     ("embedding", embeddings, 0xfb2b_8990_1c7b_09d4),
     ("embedding gradients", embeddings_backward, 0x0d9c_7ad5_fa89_05ff),
     (
@@ -422,6 +424,54 @@ fn attentions(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
             let stack = &mut scratch.stack();
             attention(cpu, par, &shape, q, k, v, &segments, &mask, result.view_mut(), stack);
             result.append_to(out);
+        }
+    }
+}
+
+fn attentions_backward(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
+    let mut rng = Random::new(13);
+    for (d_k, d_v, softcap) in [(1, 3, None), (17, 8, Some(1.2)), (32, 32, None), (5, 33, None)] {
+        let mut shape = AttentionShape::new(4, 2, d_k, d_v);
+        if let Some(cap) = softcap {
+            shape = shape.with_softcap(cap);
+        }
+        let segments = [
+            Segment::full(0..1, 0..70),
+            Segment::causal(1..20, 70..95),
+            Segment::causal(20..24, 95..97),
+            Segment::full(24..45, 97..130),
+            Segment::banded(45..150, 130..235, 20, 3),
+        ];
+        let (t, s) = (150, 235);
+        let q = Strided::random(t, 4 * d_k, &mut rng);
+        let k = Strided::random(s, 2 * d_k, &mut rng);
+        let v = Strided::random(s, 2 * d_v, &mut rng);
+        let d_out = Strided::random(t, 4 * d_v, &mut rng);
+        let keys: Vec<bool> = (0..s).map(|_| rng.below(5) > 0).collect();
+        let biases = Strided::random(4, 301, &mut rng);
+        let table = Some(Relative { table: biases.view(), zero: 150 });
+        for (keys, relative) in [(None, None), (Some(&keys[..]), table)] {
+            let mask = Mask { keys, relative, ..Mask::default() };
+            let mut rng = Random::new(14);
+            let [mut result, mut dq, mut dk, mut dv, mut d_table] =
+                [(t, 4 * d_v), (t, 4 * d_k), (s, 2 * d_k), (s, 2 * d_v), (4, 301)]
+                    .map(|(rows, cols)| Strided::random(rows, cols, &mut rng));
+            let extent = AttentionExtent::of(&segments);
+            let need = attention_scratch(cpu, par.threads(), &shape, extent);
+            let backward = attention_backward_scratch(cpu, par.threads(), &shape, extent);
+            let mut scratch = Scratch::new(need.or(backward));
+            let (q, k, v) = (q.view(), k.view(), v.view());
+            let stack = &mut scratch.stack();
+            attention(cpu, par, &shape, q, k, v, &segments, &mask, result.view_mut(), stack);
+            let (result, d_out) = (result.view(), d_out.view());
+            let mut to = AttentionGradients::new(dq.view_mut(), dk.view_mut(), dv.view_mut());
+            if relative.is_some() {
+                to = to.with_relative(d_table.view_mut());
+            }
+            attention_backward(
+                cpu, par, &shape, q, k, v, result, d_out, &segments, &mask, to, stack,
+            );
+            [dq, dk, dv, d_table].iter().for_each(|gradient| gradient.append_to(out));
         }
     }
 }

@@ -6,12 +6,13 @@ mod support;
 
 use headrow_kernels::rows::math;
 use headrow_kernels::{
-    Activation, AttentionExtent, AttentionOutput, AttentionShape, CachedSegment, Cancel, Cpu,
-    Epilogue, KvCache, LayerNorm, Left, LeftKind, Lookup, Maps, Mask, Mat, MatMut, PackedB, Par,
-    PerHead, Relative, Right, RightKind, RmsNorm, Rope, RopeLayout, Scratch, Segment, Visible,
-    Write, activate, add_layer_norm, attention, attention_cached, attention_cached_scratch,
-    attention_scratch, embed, embed_backward, gate, gemm, gemm_scratch, log_softmax,
-    masked_softmax, rms_norm, rope, rope_backward, softmax,
+    Activation, AttentionExtent, AttentionGradients, AttentionOutput, AttentionShape,
+    CachedSegment, Cancel, Cpu, Epilogue, KvCache, LayerNorm, Left, LeftKind, Lookup, Maps, Mask,
+    Mat, MatMut, PackedB, Par, PerHead, Relative, Right, RightKind, RmsNorm, Rope, RopeLayout,
+    Scratch, Segment, Visible, Write, activate, add_layer_norm, attention, attention_backward,
+    attention_backward_scratch, attention_cached, attention_cached_scratch, attention_scratch,
+    embed, embed_backward, gate, gemm, gemm_scratch, log_softmax, masked_softmax, rms_norm, rope,
+    rope_backward, softmax,
 };
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -156,9 +157,11 @@ fn attentions(cpu: Cpu, all: &mut Vec<Operation>) {
         let mut rng = Random::new(2);
         let (q, k, v) = (rng.vec(t * 36), rng.vec(s * 18), rng.vec(s * 40));
         let (keys, bias) = ((0..s).map(|j| j % 7 != 3).collect::<Vec<_>>(), rng.vec(t * longest));
-        let mut out = vec![0.0; t * 80];
-        let need = attention_scratch(cpu, 1, &shape, AttentionExtent::of(&segments));
-        let mut scratch = Scratch::new(need);
+        let (mut out, d_out) = (vec![0.0; t * 80], rng.vec(t * 80));
+        let [mut dq, mut dk, mut dv] = [t * 36, s * 18, s * 40].map(|len| vec![0.0; len]);
+        let extent = AttentionExtent::of(&segments);
+        let need = attention_scratch(cpu, 1, &shape, extent);
+        let mut scratch = Scratch::new(need.or(attention_backward_scratch(cpu, 1, &shape, extent)));
         let segments = segments.clone();
         let run = move || {
             let mut mask = Mask::default();
@@ -167,10 +170,20 @@ fn attentions(cpu: Cpu, all: &mut Vec<Operation>) {
                 mask.bias = Some(PerHead::Shared(Mat::new(&bias, t, longest)));
             }
             let (q, k, v) = (Mat::new(&q, t, 36), Mat::new(&k, s, 18), Mat::new(&v, s, 40));
-            let (out, mut stack) = (MatMut::new(&mut out, t, 80), scratch.stack());
-            attention(cpu, Par::SERIAL, &shape, q, k, v, &segments, &mask, out, &mut stack);
+            let (to, mut stack) = (MatMut::new(&mut out, t, 80), scratch.stack());
+            attention(cpu, Par::SERIAL, &shape, q, k, v, &segments, &mask, to, &mut stack);
+            let (out, d_out) = (Mat::new(&out, t, 80), Mat::new(&d_out, t, 80));
+            let to = AttentionGradients::new(
+                MatMut::new(&mut dq, t, 36),
+                MatMut::new(&mut dk, s, 18),
+                MatMut::new(&mut dv, s, 40),
+            );
+            let (par, segments) = (Par::SERIAL, &segments);
+            attention_backward(
+                cpu, par, &shape, q, k, v, out, d_out, segments, &mask, to, &mut stack,
+            );
         };
-        all.push((format!("attention, masked: {masked}"), Box::new(run)));
+        all.push((format!("attention and its gradients, masked: {masked}"), Box::new(run)));
     }
 }
 

@@ -54,7 +54,7 @@ pub(crate) enum Distance {
 /// it, so that nothing in a panel is stale (a product with a denormal left over costs time).
 ///
 /// # Safety
-/// `rows ≥ 1`, nr of the kernel's row in the table, the elements named above are valid for reading and
+/// `rows ≥ 1`, nr is a multiple of 8, the elements named above are valid for reading and
 /// writing and do not overlap; the machine runs the kernel's instruction set.
 pub(crate) type PackRows = unsafe fn(args: PackArgs);
 

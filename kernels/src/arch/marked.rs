@@ -2,6 +2,9 @@
 
 use crate::arch::TileArgs;
 
+/// The bits of −0, by which an element of A says that it takes no part.
+pub(crate) const MARK: u32 = 1 << 31;
+
 /// Calls `tile` for each part of `block` of at most `mr` rows and `width` columns, a divisor of nr.
 #[inline(always)]
 pub(crate) fn walk(

@@ -15,13 +15,19 @@ use crate::rows::softmax::{Scores, cap_scores, exp_scores};
 use crate::view::Mat;
 use std::ops::Range;
 
-/// The operands of one call, as every worker sees them.
-pub(super) struct Call<'a> {
+/// What scores and weights are made of.
+#[derive(Clone, Copy)]
+pub(super) struct Operands<'a> {
     pub(super) cpu: Cpu,
     pub(super) shape: &'a AttentionShape,
     pub(super) q: Mat<'a>,
-    pub(super) source: Source<'a>,
     pub(super) mask: &'a Mask<'a>,
+}
+
+/// The operands of one call, as every worker sees them.
+pub(super) struct Call<'a> {
+    pub(super) operands: Operands<'a>,
+    pub(super) source: Source<'a>,
     /// First element of the result, whose rows are `ldo` apart.
     pub(super) out: *mut f32,
     pub(super) ldo: usize,
@@ -58,7 +64,7 @@ impl<'a> Rows<'a> {
     /// # Panics
     /// When they are not within the segment's queries and the heads.
     pub(super) fn new(
-        call: &Call<'_>,
+        operands: &Operands<'_>,
         sequence: Sequence<'a>,
         (head, query): (usize, usize),
         count: usize,
@@ -66,15 +72,15 @@ impl<'a> Rows<'a> {
     ) -> Rows<'a> {
         let (heads, queries) = if over_heads { (count, 1) } else { (1, count) };
         assert!(
-            head + heads <= call.shape.heads && query + queries <= sequence.count(),
+            head + heads <= operands.shape.heads && query + queries <= sequence.count(),
             "{heads} heads from {head} on, {queries} queries from {query} on"
         );
         let row = sequence.start + query;
         let keys = sequence.keys_for(query..query + queries);
-        let d_k = call.shape.d_k;
+        let d_k = operands.shape.d_k;
         // Rows and heads exist in Q; with d_k = 0 nothing is read there.
-        let q = call.q.as_ptr().wrapping_add(row * call.q.stride() + head * d_k);
-        let ldq = if over_heads { d_k } else { call.q.stride() };
+        let q = operands.q.as_ptr().wrapping_add(row * operands.q.stride() + head * d_k);
+        let ldq = if over_heads { d_k } else { operands.q.stride() };
         Rows { sequence, keys, count, head, query, over_heads, q, ldq }
     }
 
@@ -91,8 +97,13 @@ impl<'a> Rows<'a> {
         self
     }
 
+    /// The same rows of another matrix, of which this is the first row's part.
+    pub(super) fn over(&self, first: *const f32, ld: usize) -> Rows<'a> {
+        Rows { q: first, ldq: ld, ..self.clone() }
+    }
+
     /// Row r of a Q with `of` rows.
-    fn at(&self, r: usize, of: usize) -> Query<'a> {
+    pub(super) fn at(&self, r: usize, of: usize) -> Query<'a> {
         let Rows { sequence, head, query, .. } = *self;
         let (head, index) = if self.over_heads { (head + r, query) } else { (head, query + r) };
         Query { sequence, head, index, of, base: self.keys.start }
@@ -160,7 +171,7 @@ fn tiles(count: usize, mr: usize) -> impl Iterator<Item = Range<usize>> {
     (0..parts).map(move |i| i * count / parts..(i + 1) * count / parts)
 }
 
-impl Call<'_> {
+impl Operands<'_> {
     /// What row r sees; marks per key go to `visible` when there is more than a diagonal.
     #[inline(always)]
     pub(super) fn see(&self, rows: &Rows<'_>, r: usize, visible: &mut [u8]) -> Seen {
@@ -172,7 +183,7 @@ impl Call<'_> {
     /// `panels` are the sequence's keys.
     ///
     /// # Safety
-    /// As [`Call::score_keys`] for every key of `seen`.
+    /// As [`Operands::score_keys`] for every key of `seen`.
     pub(super) unsafe fn scores(
         &self,
         rows: &Rows<'_>,
@@ -213,7 +224,7 @@ impl Call<'_> {
         }
     }
 
-    /// Scores of some of the rows for some keys: chains over d_k, neither scaled nor masked.
+    /// Scores of some of the rows for some keys: chains over the width of a key, neither scaled nor masked.
     ///
     /// The keys start at a panel. Scores of what follows them in the last panel may be written too.
     ///
@@ -232,23 +243,23 @@ impl Call<'_> {
         if part.is_empty() {
             return;
         }
-        let (d_k, nr) = (self.shape.d_k, self.cpu.table.gemm.nr);
+        let (width, nr) = (panels.ld, self.cpu.table.gemm.nr);
         let base = rows.keys.start;
         for (keys, b) in panels.cut(base + keys.start..base + keys.end, usize::MAX) {
             // Whole vectors, as far as the panel goes.
             let whole = keys.len().next_multiple_of(16).min(keys.len().next_multiple_of(nr));
-            // SAFETY: the part's rows of Q are there (`Rows`), the rest is the caller's promise; d_k may be 0,
-            // when nothing of Q or the keys is read. `Cpu` proves the instruction set.
+            // SAFETY: the part's rows of Q are there (`Rows`), the rest is the caller's promise; the width may be
+            // 0, when nothing of Q or the keys is read. `Cpu` proves the instruction set.
             unsafe {
                 (self.cpu.table.gemm.tile)(TileArgs {
                     m: part.len(),
                     n: whole,
-                    k: d_k,
+                    k: width,
                     a: rows.q.wrapping_add(part.start * rows.ldq),
                     lda: rows.ldq,
                     b,
                     ldb: nr,
-                    panel: d_k * nr,
+                    panel: width * nr,
                     c: scores.add(part.start * ld + keys.start - base),
                     ldc: ld,
                     accumulate: false,
@@ -258,8 +269,50 @@ impl Call<'_> {
         }
     }
 
-    /// Turns the scores of row r into unnormalised weights and gives their sum, in lanes key mod 32. Keys
-    /// of `within` that the row does not see are marked by the weight −0. `added` is room for a row of biases.
+    /// Turns a row of scores into unnormalised weights and gives their sum, in lanes key mod 32. Keys
+    /// of `within` that the row does not see are marked by the weight −0. `added` is room for a row of biases. With a cap, `capped`
+    /// gets the capped scores of the keys from the first to the last that the row sees.
+    pub(super) fn weigh(
+        &self,
+        query: &Query<'_>,
+        seen: Seen,
+        within: Range<usize>,
+        scores: &mut [f32],
+        added: &mut [f32],
+        capped: Option<&mut [f32]>,
+    ) -> f32 {
+        let [first, end, count] = seen;
+        if within.start < first {
+            scores[within.start..first.min(within.end)].fill(-0.0);
+        }
+        if end < within.end {
+            scores[end.max(within.start)..within.end].fill(-0.0);
+        }
+        if count == 0 {
+            return 0.0;
+        }
+        let visible = if count == end - first {
+            [None, None]
+        } else {
+            [self.mask.keys(query), self.mask.visible(query)]
+        };
+        let mut scale = self.shape.scale;
+        if let Some(cap) = self.shape.softcap {
+            cap_scores(self.cpu, scale, cap, &mut scores[first..end]);
+            scale = 1.0;
+            if let Some(to) = capped {
+                to[first..end].copy_from_slice(&scores[first..end]);
+            }
+        }
+        let bias = self.mask.added(query, seen, added);
+        // −0 is a mark: no weight is negative.
+        let scores_of = Scores { scale, first, end, bias, visible, hidden: -0.0 };
+        exp_scores(self.cpu, &scores_of, scores)
+    }
+}
+
+impl Call<'_> {
+    /// [`Operands::weigh`], and the row of the maps.
     ///
     /// # Safety
     /// Nobody else handles this query with this head.
@@ -272,31 +325,8 @@ impl Call<'_> {
         scores: &mut [f32],
         added: &mut [f32],
     ) -> f32 {
-        let query = rows.at(r, self.q.rows());
-        let [first, end, count] = seen;
-        let mut sum = 0.0;
-        if within.start < first {
-            scores[within.start..first].fill(-0.0);
-        }
-        if end < within.end {
-            scores[end.max(within.start)..within.end].fill(-0.0);
-        }
-        if count > 0 {
-            let visible = if count == end - first {
-                [None, None]
-            } else {
-                [self.mask.keys(&query), self.mask.visible(&query)]
-            };
-            let mut scale = self.shape.scale;
-            if let Some(cap) = self.shape.softcap {
-                cap_scores(self.cpu, scale, cap, &mut scores[first..end]);
-                scale = 1.0;
-            }
-            let bias = self.mask.added(&query, seen, added);
-            // −0 is a mark: no weight is negative.
-            let scores_of = Scores { scale, first, end, bias, visible, hidden: -0.0 };
-            sum = exp_scores(self.cpu, &scores_of, scores);
-        }
+        let query = rows.at(r, self.operands.q.rows());
+        let sum = self.operands.weigh(&query, seen, within, scores, added, None);
         if let Some(maps) = &self.maps {
             // SAFETY: the caller's promise.
             unsafe { maps.write((query.head, query.row()), query.base, seen, scores, sum) };
@@ -325,8 +355,8 @@ impl Call<'_> {
         }
         let Weights { seen, span, weights, ld, sums } = weights;
         let Span { all, shared, holes } = span;
-        let gemm = &self.cpu.table.gemm;
-        let ldc = rows.stride(self.shape.d_v, self.ldo);
+        let gemm = &self.operands.cpu.table.gemm;
+        let ldc = rows.stride(self.operands.shape.d_v, self.ldo);
         let row = rows.sequence.start + rows.query;
         let n = columns.len();
         assert!(
@@ -336,8 +366,9 @@ impl Call<'_> {
         );
         assert!((rows.count - 1) * ld + all.end <= weights.len());
         // SAFETY: the first element of these columns in the first of these rows.
-        let out =
-            unsafe { self.out.add(row * self.ldo + rows.head * self.shape.d_v + columns.start) };
+        let out = unsafe {
+            self.out.add(row * self.ldo + rows.head * self.operands.shape.d_v + columns.start)
+        };
         let base = rows.keys.start;
         let values = values.columns_from(columns.start / gemm.nr);
         let product = |kernel: Tile, part: Range<usize>, keys: Range<usize>, accumulate: bool| {

@@ -34,8 +34,8 @@ impl RowNeed {
     /// What a call needs for rows of `keys` keys.
     fn of(call: &Call<'_>, keys: usize) -> RowNeed {
         RowNeed {
-            marks: if call.mask.is_none() { 0 } else { keys },
-            added: if call.mask.relative.is_none() { 0 } else { keys },
+            marks: if call.operands.mask.is_none() { 0 } else { keys },
+            added: if call.operands.mask.relative.is_none() { 0 } else { keys },
         }
     }
 
@@ -99,19 +99,21 @@ pub(super) fn run(call: &Call<'_>, par: Par<'_>, blocking: &Blocking, stack: &mu
         }
         return;
     }
-    let kv_heads = call.shape.kv_heads;
+    let kv_heads = call.operands.shape.kv_heads;
     let items_of = |s: &Sequence<'_>| kv_heads * s.count().div_ceil(blocking.queries);
     let items = source.iter().map(|s| items_of(&s)).sum();
     // In a batch of equals, such as one query each, an item's sequence need not be searched for.
     let each = source.iter().next().map_or(0, |first| items_of(&first));
     let equal = each > 0 && source.iter().all(|s| items_of(&s) == each);
     let extent = source.extent();
-    let rows = blocking.rows.min(most_rows(call.shape, extent));
+    let rows = blocking.rows.min(most_rows(call.operands.shape, extent));
     let width = source.width(rows);
-    let row = row_of_scores(call.cpu.table.gemm.nr, width);
-    let block = block_need(call.shape.d_k, rows, RowNeed::of(call, width), rows * row);
+    let row = row_of_scores(call.operands.cpu.table.gemm.nr, width);
+    let block = block_need(call.operands.shape.d_k, rows, RowNeed::of(call, width), rows * row);
     let panels = match source {
-        Source::Rows { .. } => panels_need(call.cpu, call.shape, source.width(blocking.queries)),
+        Source::Rows { .. } => {
+            panels_need(call.operands.cpu, call.operands.shape, source.width(blocking.queries))
+        }
         Source::Cache { .. } => Need::NONE,
     };
     par.run_with(items, panels.and(block), stack, &|mut item, stack| {
@@ -142,7 +144,7 @@ fn one_item(
     queries: Range<usize>,
     mut stack: Stack<'_>,
 ) {
-    let &AttentionShape { heads, kv_heads, .. } = call.shape;
+    let &AttentionShape { heads, kv_heads, .. } = call.operands.shape;
     let group = heads / kv_heads;
     let over_heads = queries.len() == 1;
     let (rounds, count) = if over_heads { (1, group) } else { (group, queries.len()) };
@@ -156,7 +158,7 @@ fn one_item(
                 let (head, query) = if over_heads { (first, 0) } else { (round, first) };
                 let count = blocking.rows.min(count - first);
                 let at = (kv_head * group + head, queries.start + query);
-                let rows = Rows::new(call, sequence, at, count, over_heads);
+                let rows = Rows::new(&call.operands, sequence, at, count, over_heads);
                 one_block(call, blocking, rows, keys, values, stack);
             }
         }
@@ -173,7 +175,7 @@ fn with_keys(
     stack: &mut Stack<'_>,
     mut work: impl FnMut(Runs<'_>, Runs<'_>, &mut Stack<'_>),
 ) {
-    let &AttentionShape { heads, kv_heads, d_k, d_v, .. } = call.shape;
+    let &AttentionShape { heads, kv_heads, d_k, d_v, .. } = call.operands.shape;
     let (k, v) = match call.source {
         Source::Rows { k, v, .. } => (k, v),
         Source::Cache { cache, .. } => {
@@ -181,14 +183,14 @@ fn with_keys(
             return work(cache.keys(kv_head, pages), cache.values(kv_head, pages), stack);
         }
     };
-    let nr = call.cpu.table.gemm.nr;
+    let nr = call.operands.cpu.table.gemm.nr;
     // What no query here sees is not even packed.
     let keys = sequence.keys_for(queries.clone());
     let rows = sequence.row + keys.start..sequence.row + keys.end;
     let k = k.rows_range(rows.clone()).columns(kv_head * d_k..(kv_head + 1) * d_k);
     let v = v.rows_range(rows).columns(kv_head * d_v..(kv_head + 1) * d_v);
     let (panels, mut stack) = stack.take::<f32>(keys.len().next_multiple_of(nr) * d_k);
-    pack_keys(call.cpu, k, panels);
+    pack_keys(call.operands.cpu, k, panels);
     let packed = queries.len() * (heads / kv_heads) >= blocking.pack_values;
     let columns = if packed { d_v.next_multiple_of(nr) } else { 0 };
     let (values, mut stack) = stack.take::<f32>(keys.len() * columns);
@@ -212,23 +214,27 @@ fn one_block(
     stack: &mut Stack<'_>,
 ) {
     let width = rows.keys.len();
-    let ld = row_of_scores(call.cpu.table.gemm.nr, width);
+    let ld = row_of_scores(call.operands.cpu.table.gemm.nr, width);
     let need = RowNeed::of(call, width);
     let (scores, mut stack) = stack.take::<f32>(rows.count * ld);
     let (sums, mut stack) = stack.take::<f32>(rows.count);
     let (seen, mut stack) = stack.take::<usize>(3 * rows.count);
     let (visible, mut stack) = stack.take::<u8>(need.marks);
     let (added, mut stack) = stack.take::<f32>(need.added);
-    let (copy, _) = stack.take::<f32>(rows.count * call.shape.d_k);
-    let rows = if width < blocking.copy_queries { rows } else { rows.copied(call.shape.d_k, copy) };
+    let (copy, _) = stack.take::<f32>(rows.count * call.operands.shape.d_k);
+    let rows = if width < blocking.copy_queries {
+        rows
+    } else {
+        rows.copied(call.operands.shape.d_k, copy)
+    };
     let (seen, _) = seen.as_chunks_mut::<3>();
     for (r, seen) in seen.iter_mut().enumerate() {
-        *seen = call.see(&rows, r, visible);
+        *seen = call.operands.see(&rows, r, visible);
     }
     let span = Span::of(seen);
     // SAFETY: `keys` are all that some row of the item sees, those of these rows among them; rows of
     // scores, ours alone, have room for whole panels of that many keys.
-    unsafe { call.scores(&rows, seen, &span, keys, scores.as_mut_ptr(), ld) };
+    unsafe { call.operands.scores(&rows, seen, &span, keys, scores.as_mut_ptr(), ld) };
     for (r, (sum, &seen)) in sums.iter_mut().zip(seen.iter()).enumerate() {
         let scores = &mut scores[r * ld..][..ld];
         // SAFETY: an item is one worker's, and no other has these queries with these heads.
@@ -236,7 +242,7 @@ fn one_block(
     }
     let weights = Weights { seen, span, weights: scores, ld, sums };
     // SAFETY: `values` are those of `keys`; queries and heads are ours, as above.
-    unsafe { call.weigh_values(&rows, 0..call.shape.d_v, blocking.keys, weights, values) };
+    unsafe { call.weigh_values(&rows, 0..call.operands.shape.d_v, blocking.keys, weights, values) };
 }
 
 /// One query over many keys, with fewer heads than workers: three phases, shared out over panels of
@@ -249,8 +255,8 @@ fn spread(
     sequence: Sequence<'_>,
     stack: &mut Stack<'_>,
 ) {
-    let &AttentionShape { heads, kv_heads, d_k, d_v, .. } = call.shape;
-    let nr = call.cpu.table.gemm.nr;
+    let &AttentionShape { heads, kv_heads, d_k, d_v, .. } = call.operands.shape;
+    let nr = call.operands.cpu.table.gemm.nr;
     let group = heads / kv_heads;
     let keys = sequence.keys_for(0..1);
     let width = keys.len();
@@ -261,7 +267,8 @@ fn spread(
     let (sums, mut stack) = stack.take::<f32>(heads);
     let (seen, mut stack) = stack.take::<usize>(3 * heads);
     let (seen, _) = seen.as_chunks_mut::<3>();
-    let rows = |kv_head: usize| Rows::new(call, sequence, (kv_head * group, 0), group, true);
+    let rows =
+        |kv_head: usize| Rows::new(&call.operands, sequence, (kv_head * group, 0), group, true);
 
     // Scores: an item is a few panels of one group's keys, packed when they are not yet.
     let panels = width.div_ceil(nr);
@@ -279,7 +286,7 @@ fn spread(
             // SAFETY: keys that `keys` holds, and their columns in the rows of this group, that no other item has.
             unsafe {
                 let at = shared.at(kv_head * group * ld);
-                call.score_keys(&rows, 0..group, part, keys, at, ld);
+                call.operands.score_keys(&rows, 0..group, part, keys, at, ld);
             }
         };
         let part = |panel: usize, end: usize| panel * nr..width.min(end * nr);
@@ -295,7 +302,7 @@ fn spread(
                     let part = part(panel, panel + 1);
                     let start = keys.start + part.start;
                     let at = sequence.row + start;
-                    pack_keys(call.cpu, k.rows_range(at..at + part.len()), packed);
+                    pack_keys(call.operands.cpu, k.rows_range(at..at + part.len()), packed);
                     let base = packed.as_ptr();
                     score(part, Runs { base, first: start, ld: d_k, panel: 0, pages: None });
                 }
@@ -317,8 +324,8 @@ fn spread(
         };
         let (visible, mut stack) = stack.take::<u8>(need.marks);
         let (added, _) = stack.take::<f32>(need.added);
-        let all = Rows::new(call, sequence, (0, 0), heads, true);
-        *seen = call.see(&all, head, visible);
+        let all = Rows::new(&call.operands, sequence, (0, 0), heads, true);
+        *seen = call.operands.see(&all, head, visible);
         // SAFETY: an item is one head's.
         *sum = unsafe { call.weigh(&all, head, *seen, 0..width, scores, added) };
     });

@@ -58,11 +58,6 @@ impl<'a> Relative<'a> {
         self.table.row(head)[self.column(position, j)]
     }
 
-    /// The entries for the keys from `first` on, one after the other.
-    fn from(&self, head: usize, position: isize, first: usize) -> &'a [f32] {
-        &self.table.row(head)[self.column(position, first)..]
-    }
-
     fn column(&self, position: isize, j: usize) -> usize {
         ((j as isize).saturating_sub(position) as usize).wrapping_add(self.zero)
     }
@@ -132,10 +127,14 @@ impl Query<'_> {
         &mask.row(self.of, self.head, self.row())[self.base..]
     }
 
+    /// The column of a relative bias for key `first`, counted from `base`; those of later keys follow.
+    pub(super) fn column(&self, relative: &Relative<'_>, first: usize) -> usize {
+        relative.column(self.sequence.reach.position(self.index), self.base + first)
+    }
+
     /// The entries of a relative bias for the keys from `first` on, counted from `base`.
     fn relative<'m>(&self, relative: &Relative<'m>, first: usize) -> &'m [f32] {
-        let position = self.sequence.reach.position(self.index);
-        relative.from(self.head, position, self.base + first)
+        &relative.table.row(self.head)[self.column(relative, first)..]
     }
 }
 

@@ -19,10 +19,20 @@ pub struct Attention {
     pub weights_bound: Vec<f64>,
 }
 
-/// One query of one head: its visible keys with their scores, and the largest δ_j.
+/// One query of one head: its visible keys, and the largest δ_j.
 struct Row {
-    visible: Vec<(usize, f64)>,
+    visible: Vec<Visible>,
     error: f64,
+}
+
+/// A key that a query sees.
+struct Visible {
+    key: usize,
+    /// Biased; its weight, once there is one.
+    score: f64,
+    /// The derivative of the cap, and how far an f32 one may lie from it.
+    slope: f64,
+    slope_error: f64,
 }
 
 /// Scaled dot-product attention in f64; see [`attention`](crate::attention::attention()) for the equation.
@@ -47,21 +57,17 @@ pub fn attention(
         for (i, row) in segment.queries.clone().enumerate() {
             for head in 0..heads {
                 let kv_head = head / (heads / kv_heads);
-                let Row { mut visible, error } = scores(shape, q, k, segment, mask, (i, head));
-                // `f64::max` drops NaN, but exp(NaN − max) brings it back into the sum.
-                let max = visible.iter().fold(f64::NEG_INFINITY, |max, &(_, s)| max.max(s));
-                visible.iter_mut().for_each(|(_, s)| *s = (*s - max).exp());
-                let sum: f64 = visible.iter().map(|&(_, p)| p).sum();
+                let Row { visible, error } = weights_of(shape, q, k, segment, mask, (i, head));
                 let relative = 4.0 * error + 2.0 * (visible.len() + 16) as f64 * unit;
                 let map = head * q.rows() + row;
                 weights_bound[map] = relative;
-                visible.iter().for_each(|&(j, p)| weights[map * longest + j] = p / sum);
+                visible.iter().for_each(|v| weights[map * longest + v.key] = v.score);
                 for column in 0..d_v {
                     let (mut value, mut size, mut all) = (0.0, 0.0, 0.0);
-                    for &(j, p) in &visible {
-                        let v = f64::from(v.row(segment.keys.start + j)[kv_head * d_v + column]);
-                        value += p / sum * v;
-                        size += p / sum * v.abs();
+                    for &Visible { key, score: p, .. } in &visible {
+                        let v = f64::from(v.row(segment.keys.start + key)[kv_head * d_v + column]);
+                        value += p * v;
+                        size += p * v.abs();
                         all += v.abs();
                     }
                     let at = row * heads * d_v + head * d_v + column;
@@ -72,6 +78,24 @@ pub fn attention(
         }
     }
     Attention { output, bound, weights, weights_bound }
+}
+
+/// [`scores`] with their weights p in their place.
+fn weights_of(
+    shape: &AttentionShape,
+    q: Mat<'_>,
+    k: Mat<'_>,
+    segment: &Segment,
+    mask: &Mask<'_>,
+    at: (usize, usize),
+) -> Row {
+    let mut row = scores(shape, q, k, segment, mask, at);
+    // `f64::max` drops NaN, but exp(NaN − max) brings it back into the sum.
+    let max = row.visible.iter().fold(f64::NEG_INFINITY, |max, v| max.max(v.score));
+    row.visible.iter_mut().for_each(|v| v.score = (v.score - max).exp());
+    let sum: f64 = row.visible.iter().map(|v| v.score).sum();
+    row.visible.iter_mut().for_each(|v| v.score /= sum);
+    row
 }
 
 /// Scores of query `i` of a segment, over the keys that it sees.
@@ -107,14 +131,158 @@ fn scores(
         let key = &k.row(segment.keys.start + j)[kv_head * d_k..][..d_k];
         let products = || query.iter().zip(key).map(|(&q, &k)| f64::from(q) * f64::from(k));
         let mut score = products().sum::<f64>() * f64::from(scale);
-        if let Some(cap) = softcap {
-            score = f64::from(cap) * (score / f64::from(cap)).tanh();
+        let size = products().map(f64::abs).sum::<f64>() * f64::from(scale).abs();
+        let unit = 2f64.powi(-24);
+        let (mut slope, mut slope_error) = (1.0, 0.0);
+        if let Some(cap) = softcap.map(f64::from) {
+            let tanh = (score / cap).tanh();
+            score = cap * tanh;
+            slope = 1.0 - tanh * tanh;
+            slope_error = 2.0 * tanh.abs() * roundings as f64 * unit * size / cap + 8.0 * unit;
         }
         let bias = bias.map(f64::from);
-        let size = products().map(f64::abs).sum::<f64>() * f64::from(scale).abs();
         let all = size + bias[0].abs() + bias[1].abs();
-        error = error.max(roundings as f64 * 2f64.powi(-24) * all);
-        visible.push((j, score + bias[0] + bias[1]));
+        error = error.max(roundings as f64 * unit * all);
+        visible.push(Visible { key: j, score: score + bias[0] + bias[1], slope, slope_error });
     }
     Row { visible, error }
+}
+
+/// Gradients of the operands of attention, each with how far an f32 one may lie from it.
+#[derive(Clone, Debug)]
+pub struct AttentionGradients {
+    /// q.rows × h·d_k.
+    pub dq: Gradient,
+    /// k.rows × h_kv·d_k.
+    pub dk: Gradient,
+    /// v.rows × h_kv·d_v.
+    pub dv: Gradient,
+    /// As the table of relative biases; empty without one.
+    pub relative: Gradient,
+}
+
+/// One gradient of [`AttentionGradients`], row-major.
+#[derive(Clone, Debug)]
+pub struct Gradient {
+    /// The values.
+    pub values: Vec<f64>,
+    /// Per element, to first order in u = 2⁻²⁴: the sum over its terms of the term's own bound, (terms + 2)·u·Σ|term|, and what
+    /// underflow may lose.
+    pub bound: Vec<f64>,
+    /// Terms so far, and Σ|term|.
+    terms: Vec<(usize, f64)>,
+}
+
+impl Gradient {
+    fn zeros(len: usize) -> Gradient {
+        Gradient { values: vec![0.0; len], bound: vec![0.0; len], terms: vec![(0, 0.0); len] }
+    }
+
+    /// Adds a term that an f32 computation has within `error`.
+    fn add(&mut self, at: usize, term: f64, error: f64) {
+        self.values[at] += term;
+        self.bound[at] += error;
+        self.terms[at].0 += 1;
+        self.terms[at].1 += term.abs();
+    }
+
+    fn finish(mut self) -> Gradient {
+        for (bound, &(count, size)) in self.bound.iter_mut().zip(&self.terms) {
+            *bound += (count + 2) as f64 * (2f64.powi(-24) * size + f64::from(f32::MIN_POSITIVE));
+        }
+        self
+    }
+}
+
+/// The gradients of Σ out·`d_out` for the operands of [`attention`], in f64.
+///
+/// With ρ_i the relative error of the weights of query i, bounded as in [`Attention`] with one rounding more, and η_i that
+/// of δ_i, which has the forward's error in out_i, dX_ij is known within
+/// slope·(ρ_i·p_ij·|dP_ij − δ_i| + p_ij·((d_v + 2)·u·Σ|dO_i·V_j| + η_i)) + |dS_ij|·(error of the slope) + 4·u·|dX_ij|.
+pub fn attention_backward(
+    shape: &AttentionShape,
+    q: Mat<'_>,
+    k: Mat<'_>,
+    v: Mat<'_>,
+    d_out: Mat<'_>,
+    segments: &[Segment],
+    mask: &Mask<'_>,
+) -> AttentionGradients {
+    let &AttentionShape { heads, kv_heads, d_k, d_v, scale, .. } = shape;
+    let scale = f64::from(scale);
+    let unit = 2f64.powi(-24);
+    let tiny = f64::from(f32::MIN_POSITIVE);
+    let forward = attention(shape, q, k, v, segments, mask);
+    let table = mask.relative.map_or(0, |relative| heads * relative.table.cols());
+    let mut dq = Gradient::zeros(q.rows() * heads * d_k);
+    let mut dk = Gradient::zeros(k.rows() * kv_heads * d_k);
+    let mut dv = Gradient::zeros(v.rows() * kv_heads * d_v);
+    let mut relative = Gradient::zeros(table);
+    for segment in segments {
+        for head in 0..heads {
+            let kv_head = head / (heads / kv_heads);
+            for (i, row) in segment.queries.clone().enumerate() {
+                let Row { visible, error } = weights_of(shape, q, k, segment, mask, (i, head));
+                let weight_error = 4.0 * error + 2.0 * (visible.len() + 17) as f64 * unit;
+                let columns = head * d_v..(head + 1) * d_v;
+                let gradients = &d_out.row(row)[columns.clone()];
+                let out = row * heads * d_v;
+                let mean = dot(gradients, &forward.output[out..][columns.clone()]);
+                let sizes: Vec<f64> = columns
+                    .map(|c| {
+                        forward.bound[out + c]
+                            + (d_v + 2) as f64 * unit * forward.output[out + c].abs()
+                    })
+                    .collect();
+                let magnitudes: Vec<f32> = gradients.iter().map(|x| x.abs()).collect();
+                let mean_error = dot(&magnitudes, &sizes);
+                for Visible { key, score: p, slope, slope_error } in visible {
+                    let key_row = segment.keys.start + key;
+                    let values: Vec<f64> = v.row(key_row)[kv_head * d_v..][..d_v]
+                        .iter()
+                        .map(|&v| f64::from(v))
+                        .collect();
+                    let sizes: Vec<f64> = values.iter().map(|v| v.abs()).collect();
+                    let difference = dot(gradients, &values) - mean;
+                    let difference_error =
+                        (d_v + 2) as f64 * unit * dot(&magnitudes, &sizes) + mean_error;
+                    let ds = p * difference;
+                    let p_error = weight_error * p + tiny;
+                    let ds_error = p_error * difference.abs()
+                        + p * difference_error
+                        + 4.0 * unit * ds.abs()
+                        + tiny;
+                    let dx = ds * slope;
+                    let dx_error =
+                        ds_error * slope + ds.abs() * slope_error + 4.0 * unit * dx.abs() + tiny;
+                    for (c, &g) in gradients.iter().enumerate() {
+                        let g = f64::from(g);
+                        dv.add((key_row * kv_heads + kv_head) * d_v + c, p * g, p_error * g.abs());
+                    }
+                    for c in 0..d_k {
+                        let (at_q, at_k) = (head * d_k + c, kv_head * d_k + c);
+                        let (q, k) = (f64::from(q.row(row)[at_q]), f64::from(k.row(key_row)[at_k]));
+                        let error = (scale * dx_error).abs();
+                        dq.add(row * heads * d_k + at_q, scale * dx * k, error * k.abs());
+                        dk.add(key_row * kv_heads * d_k + at_k, scale * dx * q, error * q.abs());
+                    }
+                    if let Some(bias) = mask.relative {
+                        let position = i as isize + segment.reach.offset;
+                        let column = (key as isize - position + bias.zero as isize) as usize;
+                        relative.add(head * bias.table.cols() + column, ds, ds_error);
+                    }
+                }
+            }
+        }
+    }
+    AttentionGradients {
+        dq: dq.finish(),
+        dk: dk.finish(),
+        dv: dv.finish(),
+        relative: relative.finish(),
+    }
+}
+
+fn dot(a: &[f32], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(&a, b)| f64::from(a) * b).sum()
 }

@@ -1,6 +1,8 @@
 //! What the kernel tests share: seeded data, guarded buffers, distances.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod attention;
+
 use headrow_kernels::{Mat, MatMut};
 use std::ops::Range;
 

@@ -1,6 +1,7 @@
 //! Products with marked weights in portable Rust.
 
 use crate::arch::TileArgs;
+use crate::arch::marked::MARK;
 
 /// See [`GemmKernels::marked`](crate::table::GemmKernels::marked).
 ///
@@ -16,7 +17,7 @@ pub(crate) unsafe fn f32_gemm_marked_scalar(block: TileArgs) {
                 let c = c.add(i * ldc + j);
                 for p in 0..k {
                     let x = *a.add(i * lda + p);
-                    if x.is_sign_positive() {
+                    if x.to_bits() != MARK {
                         *c = x.mul_add(*b.add(p * ldb), *c);
                     }
                 }

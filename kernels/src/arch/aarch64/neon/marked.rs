@@ -4,7 +4,7 @@
 
 use super::gemm::NR;
 use crate::arch::TileArgs;
-use crate::arch::marked::walk;
+use crate::arch::marked::{MARK, walk};
 use std::arch::aarch64::*;
 
 /// Rows of a tile.
@@ -50,8 +50,8 @@ unsafe fn tile<const M: usize>(t: &TileArgs) {
             let row = [vld1q_f32(b.add(p * ldb)), vld1q_f32(b.add(p * ldb + 4))];
             for i in 0..M {
                 let x = vld1q_dup_f32(a.add(i * lda + p));
-                // Marked by its sign, a weight leaves the sum as it was.
-                let marked = vcltzq_s32(vreinterpretq_s32_f32(x));
+                // Marked, a weight leaves the sum as it was.
+                let marked = vceqq_u32(vreinterpretq_u32_f32(x), vdupq_n_u32(MARK));
                 for v in 0..2 {
                     let with = vfmaq_f32(sum[i][v], x, row[v]);
                     sum[i][v] = vbslq_f32(marked, sum[i][v], with);
@@ -78,7 +78,7 @@ unsafe fn tail(t: &TileArgs) {
                 let c = c.add(i * ldc + j);
                 for p in 0..k {
                     let x = *a.add(i * lda + p);
-                    if x.is_sign_positive() {
+                    if x.to_bits() != MARK {
                         *c = x.mul_add(*b.add(p * ldb + j), *c);
                     }
                 }

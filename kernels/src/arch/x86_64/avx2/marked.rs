@@ -4,7 +4,7 @@
 
 use super::gemm::NR;
 use crate::arch::TileArgs;
-use crate::arch::marked::walk;
+use crate::arch::marked::{MARK, walk};
 use std::arch::x86_64::*;
 
 /// Rows of a tile: 12 sums, 2 vectors of B, a weight and a new sum fill the 16 registers.
@@ -51,6 +51,7 @@ unsafe fn tile<const M: usize, const WHOLE: bool>(t: &TileArgs) {
         let from = from.wrapping_add(8 * v);
         if WHOLE { _mm256_loadu_ps(from) } else { _mm256_maskload_ps(from, mask[v]) }
     };
+    let mark = _mm256_set1_epi32(MARK as i32);
     let mut sum = [[_mm256_setzero_ps(); 2]; M];
     for i in 0..M {
         sum[i] = [0, 1].map(|v| load(c.wrapping_add(i * ldc), v));
@@ -60,10 +61,11 @@ unsafe fn tile<const M: usize, const WHOLE: bool>(t: &TileArgs) {
         for i in 0..M {
             // SAFETY: row i < M, p < k of A.
             let x = unsafe { _mm256_broadcast_ss(&*a.add(i * lda + p)) };
+            // Marked, the sum stays as it was.
+            let marked = _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_castps_si256(x), mark));
             for v in 0..2 {
-                // The blend looks at the weight's sign only: marked, the sum stays as it was.
                 let with = _mm256_fmadd_ps(x, row[v], sum[i][v]);
-                sum[i][v] = _mm256_blendv_ps(with, sum[i][v], x);
+                sum[i][v] = _mm256_blendv_ps(with, sum[i][v], marked);
             }
         }
     }

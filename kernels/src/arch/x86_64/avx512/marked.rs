@@ -4,7 +4,7 @@
 
 use super::gemm::NR;
 use crate::arch::TileArgs;
-use crate::arch::marked::walk;
+use crate::arch::marked::{MARK, walk};
 use std::arch::x86_64::*;
 
 /// Rows of a tile.
@@ -43,6 +43,7 @@ unsafe fn tile<const M: usize>(t: &TileArgs) {
     let load = |from: *const f32, v: usize| unsafe {
         _mm512_maskz_loadu_ps(mask[v], from.wrapping_add(16 * v))
     };
+    let mark = _mm512_set1_epi32(MARK as i32);
     let mut sum = [[_mm512_setzero_ps(); 2]; M];
     for i in 0..M {
         sum[i] = [0, 1].map(|v| load(c.wrapping_add(i * ldc), v));
@@ -52,9 +53,8 @@ unsafe fn tile<const M: usize>(t: &TileArgs) {
         for i in 0..M {
             // SAFETY: row i < M, p < k of A.
             let x = _mm512_set1_ps(unsafe { *a.add(i * lda + p) });
-            // Marked by its sign, a weight leaves the sum as it was.
-            let takes_part =
-                _mm512_cmpge_epi32_mask(_mm512_castps_si512(x), _mm512_setzero_si512());
+            // Marked, a weight leaves the sum as it was.
+            let takes_part = _mm512_cmpneq_epi32_mask(_mm512_castps_si512(x), mark);
             for v in 0..2 {
                 sum[i][v] = _mm512_mask3_fmadd_ps(x, row[v], sum[i][v], takes_part);
             }

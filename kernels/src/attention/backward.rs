@@ -1,0 +1,367 @@
+//! The gradients of attention: the way back through equation 1, for all heads at once.
+//!
+//! With x = scale·q·k, s = x or c·tanh(x/c) under a cap c, and p = softmax(s + bias):
+//!
+//! - dV_j = Σ_i p_ij·dO_i
+//! - dP_ij = dO_i·V_j, and δ_i = Σ_j p_ij·dP_ij = dO_i·O_i
+//! - dS_ij = p_ij·(dP_ij − δ_i), which is the gradient of the bias too
+//! - dX_ij = dS_ij·(1 − (s_ij/c)²)
+//! - dQ_i = scale·Σ_j dX_ij·K_j, dK_j = scale·Σ_i dX_ij·Q_i
+//!
+//! No weight is kept from the forward pass: a block of queries computes its whole rows of them again, with the forward's bits. (δ as
+//! a product of rows of the result: Dao et al., "FlashAttention", 2022, appendix B.4.) A unit of work is a
+//! sequence with one head of keys and values: it packs these once, and adds its queries' parts to dK and dV, head by head
+//! of the group, block by block, each of them a continued chain of multiply-adds.
+//!
+//! A pair that is hidden takes no part. Within the keys that a block visits it carries the mark −0 in the rows of p and dX.
+//! While all its operands are finite, −0 times them changes at most the sign of a zero, and the results, in
+//! which −0 becomes +0, do not show it; else the products pass marks over, as those of the forward do.
+
+mod row;
+mod unit;
+
+pub(crate) use row::{Weighed, dots_kernel, finite_kernel, gradient_kernel, scale_kernel};
+
+use super::block::Operands;
+use super::blocking::{Blocking, row_of_scores};
+use super::segment::{Segment, Sequence};
+use super::{AttentionExtent, AttentionShape, Mask, Source};
+use crate::arch::FloatMode;
+use crate::cpu::Cpu;
+use crate::par::Par;
+use crate::scratch::{Need, Stack};
+use crate::view::{Mat, MatMut};
+use std::ops::Range;
+use unit::Call;
+
+/// Where the gradients of [`attention_backward`] go.
+#[derive(Debug)]
+pub struct AttentionGradients<'a> {
+    to: Layout<'a>,
+    relative: Option<MatMut<'a>>,
+}
+
+#[derive(Debug)]
+enum Layout<'a> {
+    Apart { dq: MatMut<'a>, dk: MatMut<'a>, dv: MatMut<'a> },
+    SideBySide(MatMut<'a>),
+    WithSource { dq: MatMut<'a>, d_kv: MatMut<'a> },
+}
+
+impl<'a> AttentionGradients<'a> {
+    /// Three matrices, shaped as Q, K and V.
+    pub fn new(dq: MatMut<'a>, dk: MatMut<'a>, dv: MatMut<'a>) -> AttentionGradients<'a> {
+        AttentionGradients { to: Layout::Apart { dq, dk, dv }, relative: None }
+    }
+
+    /// The columns \[Q K V\] of one matrix, as one projection of the same rows makes them.
+    pub fn side_by_side(d_qkv: MatMut<'a>) -> AttentionGradients<'a> {
+        AttentionGradients { to: Layout::SideBySide(d_qkv), relative: None }
+    }
+
+    /// Those of Q, and the columns \[K V\] of another matrix, as queries over a source have them.
+    pub fn with_source(dq: MatMut<'a>, d_kv: MatMut<'a>) -> AttentionGradients<'a> {
+        AttentionGradients { to: Layout::WithSource { dq, d_kv }, relative: None }
+    }
+
+    /// The same with those of the table of [`Mask::relative`], heads × distances, which are added to it.
+    pub fn with_relative(self, d_table: MatMut<'a>) -> AttentionGradients<'a> {
+        AttentionGradients { relative: Some(d_table), ..self }
+    }
+
+    /// The three places, and the table's.
+    #[track_caller]
+    fn places(
+        self,
+        shape: &AttentionShape,
+        t: usize,
+        s: usize,
+    ) -> ([Place; 3], Option<MatMut<'a>>) {
+        let [q, k, v] =
+            [shape.heads * shape.d_k, shape.kv_heads * shape.d_k, shape.kv_heads * shape.d_v];
+        let expect = |what: &str, mat: &MatMut<'_>, rows: usize, cols: usize| {
+            let (found_rows, found) = (mat.rows(), mat.cols());
+            assert!(
+                (found_rows, found) == (rows, cols),
+                "{what} of {found_rows}×{found}, expected {rows}×{cols} for {shape:?}"
+            );
+        };
+        let places = match self.to {
+            Layout::Apart { mut dq, mut dk, mut dv } => {
+                expect("gradient of Q", &dq, t, q);
+                expect("gradient of K", &dk, s, k);
+                expect("gradient of V", &dv, s, v);
+                [Place::new(&mut dq, 0), Place::new(&mut dk, 0), Place::new(&mut dv, 0)]
+            }
+            Layout::SideBySide(mut all) => {
+                assert!(t == s, "gradients side by side of {t} queries and {s} keys");
+                expect("gradient of [Q K V]", &all, t, q + k + v);
+                [0, q, q + k].map(|column| Place::new(&mut all, column))
+            }
+            Layout::WithSource { mut dq, mut d_kv } => {
+                expect("gradient of Q", &dq, t, q);
+                expect("gradient of [K V]", &d_kv, s, k + v);
+                [Place::new(&mut dq, 0), Place::new(&mut d_kv, 0), Place::new(&mut d_kv, k)]
+            }
+        };
+        (places, self.relative)
+    }
+}
+
+/// A matrix that workers write to in disjoint parts.
+#[derive(Clone, Copy)]
+struct Place {
+    base: *mut f32,
+    ld: usize,
+}
+
+impl Place {
+    /// The columns of a matrix from one on.
+    fn new(mat: &mut MatMut<'_>, column: usize) -> Place {
+        // Wrapping, since a matrix without elements has none to point at.
+        Place { ld: mat.stride(), base: mat.as_mut_ptr().wrapping_add(column) }
+    }
+
+    /// Address of an element.
+    fn at(self, row: usize, column: usize) -> *mut f32 {
+        self.base.wrapping_add(row * self.ld + column)
+    }
+
+    /// A part of a row.
+    ///
+    /// # Safety
+    /// It lies in the matrix, which is borrowed for `'r`, and nobody else uses it meanwhile.
+    unsafe fn part<'r>(self, row: usize, column: usize, len: usize) -> &'r mut [f32] {
+        if len == 0 {
+            return &mut [];
+        }
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.at(row, column), len) }
+    }
+
+    /// `work` on a part of each row.
+    ///
+    /// # Safety
+    /// As [`Place::part`].
+    unsafe fn each_row(
+        self,
+        rows: Range<usize>,
+        column: usize,
+        len: usize,
+        mut work: impl FnMut(&mut [f32]),
+    ) {
+        for row in rows {
+            // SAFETY: the caller's promise.
+            work(unsafe { self.part(row, column, len) });
+        }
+    }
+}
+
+/// How a unit of work is cut into blocks for the caches. No field changes a bit of the result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BackwardBlocking {
+    /// Queries whose whole rows of scores are in memory at a time.
+    pub rows: usize,
+    /// Keys that meet a block of queries before the next ones do.
+    pub keys: usize,
+    /// From this many rows on (queries × heads of a group), keys are copied into panels once more, as values.
+    pub pack_keys: usize,
+    /// From this many keys on, the rows of Q and of dO of a block are copied side by side.
+    pub copy_rows: usize,
+}
+
+/// Most rows in a block.
+const MOST_ROWS: usize = 48;
+
+impl BackwardBlocking {
+    /// The sizes that [`attention_backward`] uses for segments of up to so many keys.
+    pub fn new(cpu: Cpu, keys: usize) -> BackwardBlocking {
+        let (mr, nr) = (cpu.table.gemm.mr, cpu.table.gemm.nr);
+        // Weights, gradients and one of them transposed take what the second level has, or more when it is small.
+        let rows = cpu.caches().l2 / size_of::<f32>() / 3 / row_of_scores(nr, keys).max(1);
+        let rows = (rows.min(MOST_ROWS) / mr * mr).max(4 * mr);
+        BackwardBlocking { rows, keys: 128, pack_keys: 4 * mr, copy_rows: 96 }
+    }
+
+    /// The same with every size at least 1.
+    fn checked(self) -> BackwardBlocking {
+        BackwardBlocking { rows: self.rows.max(1), keys: self.keys.max(1), ..self }
+    }
+}
+
+/// The gradients of [`attention()`](super::attention()) for its operands, from those for its result:
+///
+/// dV_j = Σ_i p_ij·dO_i, dQ_i = scale·Σ_j dX_ij·K_j, dK_j = scale·Σ_i dX_ij·Q_i,
+///
+/// with dX_ij = p_ij·(dO_i·V_j − dO_i·O_i), times 1 − (s_ij/c)² under a cap c; the sums of dK and dV go over the heads that
+/// share a head of keys, then over the queries, both ascending. A table of relative biases gets, at each distance, the sum of
+/// p_ij·(dO_i·V_j − dO_i·O_i) over the pairs at that distance, segment by segment, added to what is there.
+///
+/// `q`, `k`, `v`, `segments` and `mask` as the forward had them; `out` is its result and `d_out` the gradient for it,
+/// both t×h·d_v. The gradients are replaced in the rows that segments name; other rows are left alone. What is hidden takes no part,
+/// whatever it holds: a key that no query sees and a query that sees no key get zeros.
+///
+/// A NaN or ∞ reaches what depends on it and nothing else: in K_j or V_j the queries that see key j, and what those reach.
+///
+/// Error: that of the weights, (4·max_j ε_j + 2(s + 17)·u) relative to each p_ij, with ε_j the bound of a score as in
+/// [`attention()`](super::attention()), carried through the sums above, each of which adds at most (terms + 2)·u times the sum of its terms'
+/// absolute values; [`reference::attention::attention_backward`](crate::reference::attention::attention_backward)
+/// writes it out. Five products of h·n·d multiply-adds for n pairs of a query and a key that it sees; memory for blocks of
+/// whole rows of scores and one head's keys and values, per worker.
+///
+/// # Panics
+/// When shapes, segments or masks do not fit together, keys of the segments do not ascend without overlap, or `stack` is smaller than
+/// [`attention_backward_scratch`].
+#[track_caller]
+#[expect(clippy::too_many_arguments, reason = "the operands of the operation")]
+pub fn attention_backward(
+    cpu: Cpu,
+    par: Par<'_>,
+    shape: &AttentionShape,
+    q: Mat<'_>,
+    k: Mat<'_>,
+    v: Mat<'_>,
+    out: Mat<'_>,
+    d_out: Mat<'_>,
+    segments: &[Segment],
+    mask: &Mask<'_>,
+    gradients: AttentionGradients<'_>,
+    stack: &mut Stack<'_>,
+) {
+    let keys = AttentionExtent::of(segments).keys;
+    let blocking = BackwardBlocking::new(cpu, keys);
+    let operands = Operands { cpu, shape, q, mask };
+    let saved = Saved { k, v, out, d_out };
+    differentiate(operands, saved, par, &blocking, segments, gradients, stack);
+}
+
+/// [`attention_backward`] with given block sizes: for tests, which inject tiny ones so that every edge occurs, and for
+/// tuning.
+///
+/// # Panics
+/// As that, with [`attention_backward_blocked_scratch`].
+#[track_caller]
+#[expect(clippy::too_many_arguments, reason = "the operands of the operation")]
+pub fn attention_backward_blocked(
+    cpu: Cpu,
+    par: Par<'_>,
+    blocking: &BackwardBlocking,
+    shape: &AttentionShape,
+    q: Mat<'_>,
+    k: Mat<'_>,
+    v: Mat<'_>,
+    out: Mat<'_>,
+    d_out: Mat<'_>,
+    segments: &[Segment],
+    mask: &Mask<'_>,
+    gradients: AttentionGradients<'_>,
+    stack: &mut Stack<'_>,
+) {
+    let operands = Operands { cpu, shape, q, mask };
+    let saved = Saved { k, v, out, d_out };
+    differentiate(operands, saved, par, &blocking.checked(), segments, gradients, stack);
+}
+
+/// Scratch for [`attention_backward`] with up to `threads` workers over segments no longer than `extent`: grows with
+/// `extent`, so that one memory serves all shorter calls too.
+///
+/// # Panics
+/// When the size overflows.
+#[track_caller]
+pub fn attention_backward_scratch(
+    cpu: Cpu,
+    threads: usize,
+    shape: &AttentionShape,
+    extent: AttentionExtent,
+) -> Need {
+    let AttentionExtent { queries, keys } = extent;
+    // Shorter segments may have larger blocks.
+    let blocking = BackwardBlocking { rows: MOST_ROWS, ..BackwardBlocking::new(cpu, keys) };
+    unit::need(cpu, shape, &blocking, queries, keys).times(threads.max(1))
+}
+
+/// The scratch memory of [`attention_backward_blocked`] with up to `threads` workers.
+///
+/// # Panics
+/// When the size overflows.
+#[track_caller]
+pub fn attention_backward_blocked_scratch(
+    cpu: Cpu,
+    blocking: &BackwardBlocking,
+    threads: usize,
+    shape: &AttentionShape,
+    extent: AttentionExtent,
+) -> Need {
+    let AttentionExtent { queries, keys } = extent;
+    unit::need(cpu, shape, &blocking.checked(), queries, keys).times(threads.max(1))
+}
+
+/// What is left from the forward pass beside Q.
+struct Saved<'a> {
+    k: Mat<'a>,
+    v: Mat<'a>,
+    out: Mat<'a>,
+    d_out: Mat<'a>,
+}
+
+/// Checks the operands and shares the work out.
+#[track_caller]
+fn differentiate(
+    operands: Operands<'_>,
+    saved: Saved<'_>,
+    par: Par<'_>,
+    blocking: &BackwardBlocking,
+    segments: &[Segment],
+    gradients: AttentionGradients<'_>,
+    stack: &mut Stack<'_>,
+) {
+    let _mode = FloatMode::default_scope();
+    let Operands { cpu, shape, q, mask } = operands;
+    let Saved { k, v, out, d_out } = saved;
+    let source = Source::rows(k, v, segments);
+    super::check(cpu, shape, q, &source, (out.rows(), out.cols()));
+    super::check(cpu, shape, q, &source, (d_out.rows(), d_out.cols()));
+    mask.check(shape.heads, q.rows(), &source);
+    check_disjoint(segments);
+    let ([dq, dk, dv], mut table) = gradients.places(shape, q.rows(), k.rows());
+    if let Some(d_table) = &table {
+        let expected = mask.relative.map(|relative| (relative.table.rows(), relative.table.cols()));
+        let found = (d_table.rows(), d_table.cols());
+        assert!(Some(found) == expected, "gradient of a table {found:?} for one of {expected:?}");
+    }
+    if shape.heads == 0 {
+        return;
+    }
+    let relative = table.as_mut().map(|d_table| Place::new(d_table, 0));
+    let cancel = par.cancel();
+    let call = Call { operands, k, v, out, d_out, dq, dk, dv, relative, blocking, cancel };
+    let par = par.limit(Blocking::workers(par.threads(), shape, &source));
+    let AttentionExtent { queries, keys } = source.extent();
+    let each = unit::need(cpu, shape, blocking, queries, keys);
+    let kv_heads = shape.kv_heads;
+    if relative.is_some() {
+        // Sequences share the table's rows, and are added in their order.
+        par.run_with(kv_heads, each, stack, &|kv_head, mut stack| {
+            for segment in segments {
+                // SAFETY: an item is all sequences of a head, whose rows do not overlap (`check`, `check_disjoint`).
+                unsafe { call.unit(Sequence::from(segment), kv_head, &mut stack) };
+            }
+        });
+    } else {
+        par.run_with(segments.len() * kv_heads, each, stack, &|item, mut stack| {
+            let sequence = Sequence::from(&segments[item / kv_heads]);
+            // SAFETY: an item is one sequence of one head; rows of sequences do not overlap.
+            unsafe { call.unit(sequence, item % kv_heads, &mut stack) };
+        });
+    }
+}
+
+/// That key rows do not overlap is what makes the writes of different workers disjoint.
+#[track_caller]
+fn check_disjoint(segments: &[Segment]) {
+    let mut end = 0;
+    for Segment { keys, .. } in segments.iter().filter(|segment| !segment.keys.is_empty()) {
+        assert!(end <= keys.start, "keys {keys:?} after row {end}: gradients of shared keys");
+        end = keys.end;
+    }
+}

@@ -1,0 +1,376 @@
+//! One head of keys and values of one sequence: its gradients, and those of the queries that meet it.
+
+use super::row::Weighed;
+use super::{BackwardBlocking, Place};
+use crate::arch::{Distance, PackArgs, Tile, TileArgs};
+use crate::attention::AttentionShape;
+use crate::attention::block::{Operands, Rows, Span};
+use crate::attention::blocking::row_of_scores;
+use crate::attention::keys::{Runs, pack_keys, pack_values};
+use crate::attention::mask::Seen;
+use crate::attention::segment::Sequence;
+use crate::cpu::Cpu;
+use crate::par::Cancel;
+use crate::scratch::{Need, Stack};
+use crate::view::Mat;
+use std::ops::Range;
+
+/// The operands of one call, as every worker sees them.
+pub(super) struct Call<'a> {
+    pub(super) operands: Operands<'a>,
+    pub(super) k: Mat<'a>,
+    pub(super) v: Mat<'a>,
+    pub(super) out: Mat<'a>,
+    pub(super) d_out: Mat<'a>,
+    pub(super) dq: Place,
+    pub(super) dk: Place,
+    pub(super) dv: Place,
+    /// The gradient of the table of relative biases.
+    pub(super) relative: Option<Place>,
+    pub(super) blocking: &'a BackwardBlocking,
+    /// Asked between the blocks of a unit.
+    pub(super) cancel: Option<&'a Cancel>,
+}
+
+// SAFETY: all is read only, but for the gradients: the driver gives a unit, which is a sequence's rows with one head of keys
+// and values, to one worker, and all sequences of a head when there are relative biases.
+unsafe impl Sync for Call<'_> {}
+
+/// One head of keys and values of one sequence.
+struct Unit<'a> {
+    sequence: Sequence<'a>,
+    kv_head: usize,
+    /// Packed as keys are for scores: for Q·Kᵀ and for dO·Vᵀ.
+    keys_across: Runs<'a>,
+    values_across: Runs<'a>,
+    /// For dX·K: as values are for weights.
+    keys_down: Runs<'a>,
+}
+
+/// One block of queries: rows of weights and of gradients, `ld` apart.
+struct Block<'a> {
+    rows: Rows<'a>,
+    /// The same rows of dO.
+    d_out: Rows<'a>,
+    ld: usize,
+    /// The keys that some row sees, counted from the first of `rows.keys`.
+    all: Range<usize>,
+    /// Product for weights of which some are marked.
+    product: Tile,
+}
+
+/// Rows of transposed weights: a multiple of 8 columns.
+fn across(rows: usize) -> usize {
+    rows.next_multiple_of(8)
+}
+
+/// What [`Call::unit`] takes from its stack, for up to `queries` queries and `keys` keys.
+#[track_caller]
+pub(super) fn need(
+    cpu: Cpu,
+    shape: &AttentionShape,
+    blocking: &BackwardBlocking,
+    queries: usize,
+    keys: usize,
+) -> Need {
+    let nr = cpu.table.gemm.nr;
+    let round = |n: usize| n.checked_next_multiple_of(nr).expect("scratch size overflows");
+    let of =
+        |a: usize, b: usize| Need::of::<f32>(a.checked_mul(b).expect("scratch size overflows"));
+    let rows = blocking.rows.min(queries);
+    let ld = row_of_scores(nr, keys);
+    of(round(keys), shape.d_k)
+        .and(of(round(keys), shape.d_v))
+        .and(of(keys, round(shape.d_k)))
+        .and(of(rows, ld).times(2))
+        .and(of(across(rows), keys))
+        .and(of(rows, shape.d_k).and(of(rows, shape.d_v)))
+        .and(Need::of::<f32>(rows))
+        .and(Need::of::<usize>(3 * rows))
+        .and(Need::of::<u8>(keys))
+        .and(Need::of::<f32>(keys).times(2))
+}
+
+impl Call<'_> {
+    /// All gradients of one sequence and one head of keys and values.
+    ///
+    /// # Safety
+    /// Nobody else handles this sequence with this head, nor this head at all when there are relative biases.
+    pub(super) unsafe fn unit(
+        &self,
+        sequence: Sequence<'_>,
+        kv_head: usize,
+        stack: &mut Stack<'_>,
+    ) {
+        let Operands { cpu, shape, .. } = self.operands;
+        let (nr, group) = (cpu.table.gemm.nr, shape.heads / shape.kv_heads);
+        let (d_k, d_v) = (shape.d_k, shape.d_v);
+        let key_rows = sequence.row..sequence.row + sequence.keys;
+        // SAFETY: (of all that writes) rows and columns of this unit; the caller's promise.
+        unsafe {
+            self.dk.each_row(key_rows.clone(), kv_head * d_k, d_k, |row| row.fill(0.0));
+            self.dv.each_row(key_rows.clone(), kv_head * d_v, d_v, |row| row.fill(0.0));
+        }
+        let queries = sequence.count();
+        if queries == 0 {
+            return;
+        }
+        let keys = sequence.keys_for(0..queries);
+        let rows = sequence.row + keys.start..sequence.row + keys.end;
+        let k = self.k.rows_range(rows.clone()).columns(kv_head * d_k..(kv_head + 1) * d_k);
+        let v = self.v.rows_range(rows).columns(kv_head * d_v..(kv_head + 1) * d_v);
+        let run = |base, ld, panel| Runs { base, first: keys.start, ld, panel, pages: None };
+
+        let (panels, mut stack) = stack.take::<f32>(keys.len().next_multiple_of(nr) * d_k);
+        pack_keys(cpu, k, panels);
+        let keys_across = run(panels.as_ptr(), d_k, 0);
+        let (panels, mut stack) = stack.take::<f32>(keys.len().next_multiple_of(nr) * d_v);
+        pack_keys(cpu, v, panels);
+        let values_across = run(panels.as_ptr(), d_v, 0);
+        // Few queries read the keys where they lie.
+        let packed = queries * group >= self.blocking.pack_keys;
+        let columns = if packed { d_k.next_multiple_of(nr) } else { 0 };
+        let (panels, mut stack) = stack.take::<f32>(keys.len() * columns);
+        let keys_down = if packed {
+            pack_values(k, nr, panels);
+            run(panels.as_ptr(), nr, keys.len() * nr)
+        } else {
+            run(k.as_ptr(), k.stride(), nr)
+        };
+
+        let unit = Unit { sequence, kv_head, keys_across, values_across, keys_down };
+        // Of equal blocks none is small.
+        let rows = queries.div_ceil(queries.div_ceil(self.blocking.rows));
+        let rows = rows.next_multiple_of(cpu.table.gemm.mr).min(self.blocking.rows);
+        for head in kv_head * group..(kv_head + 1) * group {
+            for first in (0..queries).step_by(rows) {
+                if self.cancel.is_some_and(Cancel::is_cancelled) {
+                    return;
+                }
+                let count = rows.min(queries - first);
+                // SAFETY: queries of this unit.
+                unsafe { self.block(&unit, head, first, count, &mut stack) };
+            }
+        }
+        let scale = |factor: f32| move |row: &mut [f32]| (cpu.table.rows.scale)(factor, row);
+        // SAFETY: as above.
+        unsafe {
+            self.dk.each_row(key_rows.clone(), kv_head * d_k, d_k, scale(shape.scale));
+            self.dv.each_row(key_rows, kv_head * d_v, d_v, scale(1.0));
+        }
+    }
+
+    /// The part of `count` queries of one head in the gradients.
+    ///
+    /// # Safety
+    /// As [`Call::unit`], whose queries and heads these are.
+    unsafe fn block(
+        &self,
+        unit: &Unit<'_>,
+        head: usize,
+        first: usize,
+        count: usize,
+        stack: &mut Stack<'_>,
+    ) {
+        let Operands { cpu, shape, .. } = self.operands;
+        let (d_k, d_v) = (shape.d_k, shape.d_v);
+        let rows = Rows::new(&self.operands, unit.sequence, (head, first), count, false);
+        let width = rows.keys.len();
+        let ld = row_of_scores(cpu.table.gemm.nr, width);
+        let (weights, mut stack) = stack.take::<f32>(count * ld);
+        let (d, mut stack) = stack.take::<f32>(count * ld);
+        let (transposed, mut stack) = stack.take::<f32>(across(count) * width);
+        let (q_copy, mut stack) = stack.take::<f32>(count * d_k);
+        let (d_out_copy, mut stack) = stack.take::<f32>(count * d_v);
+        let (means, mut stack) = stack.take::<f32>(count);
+        let (seen, mut stack) = stack.take::<usize>(3 * count);
+        let (visible, mut stack) = stack.take::<u8>(width);
+
+        let at = unit.sequence.start + first;
+        let columns = head * d_v..(head + 1) * d_v;
+        let [out, d_out] =
+            [self.out, self.d_out].map(|m| m.rows_range(at..at + count).columns(columns.clone()));
+        (cpu.table.rows.dots)(d_out, out, means);
+        let (seen, _) = seen.as_chunks_mut::<3>();
+        for (r, seen) in seen.iter_mut().enumerate() {
+            *seen = self.operands.see(&rows, r, visible);
+        }
+        let all = Span::of(seen).all();
+        let gradient = |row: &mut [f32]| (cpu.table.rows.scale)(shape.scale, row);
+        if all.is_empty() {
+            // SAFETY: rows and columns of this unit.
+            unsafe { self.dq.each_row(at..at + count, head * d_k, d_k, |row| row.fill(0.0)) };
+            return;
+        }
+        let mut block = Block {
+            d_out: rows.over(d_out.as_ptr(), d_out.stride()),
+            rows,
+            ld,
+            all,
+            product: cpu.table.gemm.tile,
+        };
+        if width >= self.blocking.copy_rows {
+            block.rows = block.rows.copied(d_k, q_copy);
+            block.d_out = block.d_out.copied(d_v, d_out_copy);
+        }
+        // SAFETY: the unit's keys hold those of the block; the products write rows and columns of this unit, and
+        // scratch memory that is the block's.
+        unsafe {
+            let scores = |rows: &Rows<'_>, panels: Runs<'_>, to: &mut [f32]| {
+                let nr = cpu.table.gemm.nr;
+                let all = block.all.start / nr * nr..block.all.end;
+                self.operands.score_keys(rows, 0..count, all, panels, to.as_mut_ptr(), ld);
+            };
+            scores(&block.rows, unit.keys_across, weights);
+            scores(&block.d_out, unit.values_across, d);
+            if !self.differentiate(&block, seen, means, weights, d, &mut stack) {
+                block.product = cpu.table.gemm.marked;
+            }
+            let (b, ldb) = (block.d_out.q, block.d_out.ldq);
+            self.over_queries(unit, &block, weights, transposed, (b, ldb, d_v), self.dv);
+            let (b, ldb) = (block.rows.q, block.rows.ldq);
+            self.over_queries(unit, &block, d, transposed, (b, ldb, d_k), self.dk);
+            self.over_keys(unit, &block, d);
+            self.dq.each_row(at..at + count, head * d_k, d_k, gradient);
+        }
+    }
+
+    /// Turns rows of scores and of dO·Vᵀ into normalised weights and the gradients of scores. Hidden keys become −0. Gives
+    /// whether the operands of hidden pairs are known to be finite, so that −0 times them is a zero.
+    ///
+    /// # Safety
+    /// As [`Call::unit`].
+    unsafe fn differentiate(
+        &self,
+        block: &Block<'_>,
+        seen: &[Seen],
+        means: &[f32],
+        weights: &mut [f32],
+        d: &mut [f32],
+        stack: &mut Stack<'_>,
+    ) -> bool {
+        let Operands { cpu, shape, mask, .. } = self.operands;
+        let table = &cpu.table.rows;
+        let Block { rows, ld, all, .. } = block;
+        let (added, mut stack) = stack.take::<f32>(rows.keys.len());
+        let (capped, _) = stack.take::<f32>(rows.keys.len());
+        let mut finite = true;
+        for (r, (&seen, &mean)) in seen.iter().zip(means).enumerate() {
+            let (weights, d) = (&mut weights[r * ld..][..*ld], &mut d[r * ld..][..*ld]);
+            let [first, end, visible] = seen;
+            let (first, end) = if visible == 0 { (all.start, all.start) } else { (first, end) };
+            // A sum of products is finite only when all factors are.
+            let holes = if visible == end - first { first..first } else { first..end };
+            for hidden in [all.start..first, end..all.end, holes] {
+                finite &= hidden.is_empty()
+                    || (table.finite)(&weights[hidden.clone()]) && (table.finite)(&d[hidden]);
+            }
+            let query = rows.at(r, self.operands.q.rows());
+            let to = shape.softcap.map(|_| &mut *capped);
+            let sum = self.operands.weigh(&query, seen, all.clone(), weights, added, to);
+            d[all.start..first].fill(-0.0);
+            d[end..all.end].fill(-0.0);
+            if visible > 0 {
+                let d_added = mask.relative.zip(self.relative).map(|(relative, place)| {
+                    let column = query.column(&relative, first);
+                    // SAFETY: columns that the mask's table has (`Mask::check`), in a row that is ours.
+                    unsafe { place.part(query.head, column, end - first) }
+                });
+                let capped = shape.softcap.map(|cap| (cap, &capped[first..end]));
+                let how = Weighed { sum, mean, capped, d_added };
+                (table.gradient)(how, &mut weights[first..end], &mut d[first..end]);
+            }
+        }
+        finite
+    }
+
+    /// to\[j\] ← to\[j\] + Σ_r x_rj·b_r over the rows of the block, for every key j of it: for dV and dK.
+    ///
+    /// # Safety
+    /// `b` are rows of so many columns, as far apart as said, one for each row of the block. Keys and columns are
+    /// those of the unit.
+    unsafe fn over_queries(
+        &self,
+        unit: &Unit<'_>,
+        block: &Block<'_>,
+        x: &[f32],
+        transposed: &mut [f32],
+        (b, ldb, columns): (*const f32, usize, usize),
+        to: Place,
+    ) {
+        let Block { rows, ld, all, product, .. } = block;
+        if columns == 0 {
+            return;
+        }
+        let gemm = &self.operands.cpu.table.gemm;
+        let lda = across(rows.count);
+        assert!(x.len() >= rows.count * ld && transposed.len() >= all.len() * lda);
+        let row = unit.sequence.row + rows.keys.start + all.start;
+        // SAFETY: all keys of the block in `x` and in the target, and as many rows of transposed weights; the
+        // rest is the caller's promise. `Cpu` proves the instruction set.
+        unsafe {
+            (gemm.pack_rows)(PackArgs {
+                rows: rows.count,
+                depth: all.len(),
+                from: x.as_ptr().add(all.start),
+                ld: *ld,
+                nr: lda,
+                to: transposed.as_mut_ptr(),
+            });
+            for first in (0..all.len()).step_by(self.blocking.keys) {
+                product(TileArgs {
+                    m: self.blocking.keys.min(all.len() - first),
+                    n: columns,
+                    k: rows.count,
+                    a: transposed.as_ptr().add(first * lda),
+                    lda,
+                    b,
+                    ldb,
+                    panel: gemm.nr,
+                    c: to.at(row + first, unit.kv_head * columns),
+                    ldc: to.ld,
+                    accumulate: true,
+                    from: Distance::Near,
+                });
+            }
+        }
+    }
+
+    /// dq\[r\] ← Σ_j dx_rj·k_j over the keys of the block.
+    ///
+    /// # Safety
+    /// `dx` has the block's rows, which are the unit's.
+    unsafe fn over_keys(&self, unit: &Unit<'_>, block: &Block<'_>, dx: &[f32]) {
+        let Block { rows, ld, all, product, .. } = block;
+        let d_k = self.operands.shape.d_k;
+        if d_k == 0 {
+            return;
+        }
+        let base = rows.keys.start;
+        let row = unit.sequence.start + rows.query;
+        let keys = unit.keys_down;
+        // SAFETY: rows and columns of the unit; the caller's promise.
+        unsafe {
+            self.dq.each_row(row..row + rows.count, rows.head * d_k, d_k, |row| row.fill(0.0));
+        }
+        for (run, b) in keys.cut(base + all.start..base + all.end, self.blocking.keys) {
+            // SAFETY: the keys of the block are within those of the unit, and its rows of `dx` hold them.
+            unsafe {
+                product(TileArgs {
+                    m: rows.count,
+                    n: d_k,
+                    k: run.len(),
+                    a: dx.as_ptr().add(run.start - base),
+                    lda: *ld,
+                    b,
+                    ldb: keys.ld,
+                    panel: keys.panel,
+                    c: self.dq.at(row, rows.head * d_k),
+                    ldc: self.dq.ld,
+                    accumulate: true,
+                    from: Distance::Near,
+                });
+            }
+        }
+    }
+}
