@@ -40,12 +40,19 @@ pub use gemm::{Epilogue, Left, LeftKind, PackedB, Right, RightKind, Write, gemm,
 pub use par::{Cancel, Par, Team};
 pub use rope::{Rope, RopeLayout, rope, rope_backward};
 pub use rows::activation::{Activation, activate, activate_backward, gate, gate_backward};
+pub use rows::dropout::{Dropout, add_dropout, dropout};
+pub use rows::loss::{
+    CrossEntropy, Smoothing, TokenLoss, cross_entropy, cross_entropy_backward, nll, nll_backward,
+};
 pub use rows::norm::{
     LayerNorm, Moments, RmsNorm, add_layer_norm, add_layer_norm_saving, add_rms_norm,
     add_rms_norm_saving, layer_norm, layer_norm_backward, layer_norm_saving, rms_norm,
     rms_norm_backward, rms_norm_saving,
 };
-pub use rows::softmax::{Visible, log_softmax, masked_softmax, softmax};
-pub use rows::sums::add_column_sums;
+pub use rows::optimizer::{Adagrad, Adam, Look, Momentum, adagrad, adam, momentum};
+pub use rows::softmax::{
+    Visible, log_softmax, log_softmax_backward, masked_softmax, softmax, softmax_backward,
+};
+pub use rows::sums::{add_column_sums, sum_of_squares};
 pub use scratch::{Need, Scratch, Stack};
 pub use view::{Mat, MatMut};

@@ -6,3 +6,4 @@ pub mod attention;
 pub mod gemm;
 pub mod rope;
 pub mod rows;
+pub mod training;

@@ -9,10 +9,13 @@
 #![allow(clippy::needless_range_loop)]
 
 pub mod activation;
+pub mod dropout;
 mod elementary;
 mod lanes;
+pub mod loss;
 pub mod math;
 pub mod norm;
+pub mod optimizer;
 mod pack;
 pub mod softmax;
 pub mod sums;

@@ -7,8 +7,11 @@ use crate::gemm::Write;
 use crate::gemm::epilogue::{self, Finish};
 use crate::rope::{self, Turn};
 use crate::rows::activation::{self, Activation};
+use crate::rows::dropout::{self, RowMask};
+use crate::rows::loss::{self, LossGradient, LossSums};
 use crate::rows::math::{self, Function};
 use crate::rows::norm::{self, Moments, Norm, Written};
+use crate::rows::optimizer::{self, Step};
 use crate::rows::softmax::{self, Scores};
 use crate::rows::sums;
 use crate::view::{Mat, MatMut};
@@ -55,6 +58,14 @@ pub(crate) struct RowKernels {
     pub(crate) norm_backward: fn(&Norm<'_>, &[Moments], [Mat<'_>; 2], Write, MatMut<'_>),
     pub(crate) norm_sums: fn(&[Moments], [Mat<'_>; 2], &mut [f32], &mut [f32]),
     pub(crate) column_sums: fn(Mat<'_>, &mut [f32]),
+    pub(crate) sum_of_squares: fn(&[f32]) -> f64,
+    pub(crate) softmax_backward: fn(Mat<'_>, MatMut<'_>),
+    pub(crate) log_softmax_backward: fn(Mat<'_>, MatMut<'_>),
+    pub(crate) loss_sums: fn(&[f32], usize, Option<&[f32]>) -> LossSums,
+    pub(crate) loss_gradient: fn(&LossGradient, Option<&[f32]>, &mut [f32]),
+    pub(crate) dropout: fn(&RowMask, &mut [f32]),
+    pub(crate) add_dropout: fn(&RowMask, &[f32], &[f32], &mut [f32]),
+    pub(crate) optimize: fn(&Step, &[f32], [&mut [f32]; 3]),
 }
 
 /// The row kernels in 32 lanes = `$registers` registers of the instruction set that `$token` proves, compiled with
@@ -167,6 +178,43 @@ macro_rules! row_kernels {
             let simd = $token;
             sums::column_sums_kernel(simd, x, to)
         }
+        $(#[target_feature(enable = $features)])?
+        fn sum_of_squares(x: &[f32]) -> f64 {
+            sums::squares_kernel(x)
+        }
+        $(#[target_feature(enable = $features)])?
+        fn softmax_backward(y: Mat<'_>, d: MatMut<'_>) {
+            let simd = $token;
+            softmax::backward::softmax_kernel::<_, $registers>(simd, y, d)
+        }
+        $(#[target_feature(enable = $features)])?
+        fn log_softmax_backward(y: Mat<'_>, d: MatMut<'_>) {
+            let simd = $token;
+            softmax::backward::log_softmax_kernel::<_, $registers>(simd, y, d)
+        }
+        $(#[target_feature(enable = $features)])?
+        fn loss_sums(row: &[f32], label: usize, weights: Option<&[f32]>) -> LossSums {
+            let simd = $token;
+            loss::sums_kernel::<_, $registers>(simd, row, label, weights)
+        }
+        $(#[target_feature(enable = $features)])?
+        fn loss_gradient(how: &LossGradient, weights: Option<&[f32]>, row: &mut [f32]) {
+            let simd = $token;
+            loss::gradient_kernel(simd, how, weights, row)
+        }
+        $(#[target_feature(enable = $features)])?
+        fn dropout(mask: &RowMask, row: &mut [f32]) {
+            dropout::kernel(mask, row)
+        }
+        $(#[target_feature(enable = $features)])?
+        fn add_dropout(mask: &RowMask, x: &[f32], residual: &[f32], out: &mut [f32]) {
+            dropout::add_kernel(mask, x, residual, out)
+        }
+        $(#[target_feature(enable = $features)])?
+        fn optimize(step: &Step, gradients: &[f32], written: [&mut [f32]; 3]) {
+            let simd = $token;
+            optimizer::kernel(simd, step, gradients, written)
+        }
         // SAFETY, of each call: this table is handed out by `for_isa` alone, once the processor has been asked
         // for the instruction set with all these features.
         #[allow(unused_unsafe)]
@@ -213,6 +261,22 @@ macro_rules! row_kernels {
             norm_sums: |saved, read, gamma, beta| unsafe { norm_sums(saved, read, gamma, beta) },
             // SAFETY: as above.
             column_sums: |x, to| unsafe { column_sums(x, to) },
+            // SAFETY: as above.
+            sum_of_squares: |x| unsafe { sum_of_squares(x) },
+            // SAFETY: as above.
+            softmax_backward: |y, d| unsafe { softmax_backward(y, d) },
+            // SAFETY: as above.
+            log_softmax_backward: |y, d| unsafe { log_softmax_backward(y, d) },
+            // SAFETY: as above.
+            loss_sums: |row, label, weights| unsafe { loss_sums(row, label, weights) },
+            // SAFETY: as above.
+            loss_gradient: |how, weights, row| unsafe { loss_gradient(how, weights, row) },
+            // SAFETY: as above.
+            dropout: |mask, row| unsafe { dropout(mask, row) },
+            // SAFETY: as above.
+            add_dropout: |mask, x, residual, out| unsafe { add_dropout(mask, x, residual, out) },
+            // SAFETY: as above.
+            optimize: |step, gradients, written| unsafe { optimize(step, gradients, written) },
         }
     }};
 }

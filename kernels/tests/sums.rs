@@ -2,7 +2,7 @@
 
 mod support;
 
-use headrow_kernels::{Cpu, Par, Team, add_column_sums};
+use headrow_kernels::{Cpu, Par, Team, add_column_sums, sum_of_squares};
 use support::{Guarded, Random, every, unless_emulated};
 
 #[test]
@@ -55,4 +55,29 @@ fn sums_of_another_width_are_refused() {
     let x = [0.0; 6];
     let x = headrow_kernels::Mat::new(&x, 2, 3);
     add_column_sums(Cpu::detect(), Par::SERIAL, x, &mut [0.0; 4]);
+}
+
+#[test]
+fn sums_of_squares_are_exact_to_f64_and_the_same_everywhere() {
+    let mut rng = Random::new(3);
+    let lengths = [0, 1, 15, 16, 17, 4095, 4096, 4097, unless_emulated(3_000_000, 100_000)];
+    for n in lengths {
+        for factor in [1.0, 1e-30, 1e30] {
+            let x: Vec<f32> = rng.vec(n).iter().map(|x| x * factor).collect();
+            let exact: f64 = x.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
+            let found = sum_of_squares(Cpu::detect(), Par::SERIAL, &x);
+            assert!((found - exact).abs() <= 1e-11 * exact, "{n}: {found} for {exact}");
+            for cpu in Cpu::all() {
+                for threads in (1..=8).step_by(every(3)) {
+                    let again = Team::new(threads).open(|par| sum_of_squares(cpu, par, &x));
+                    assert_eq!(again.to_bits(), found.to_bits(), "{} {threads}", cpu.isa());
+                }
+            }
+        }
+    }
+    for at in [0, 5000, 9999] {
+        let mut x = vec![1.0; 10_000];
+        x[at] = f32::NAN;
+        assert!(sum_of_squares(Cpu::detect(), Par::SERIAL, &x).is_nan());
+    }
 }

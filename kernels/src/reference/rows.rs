@@ -125,6 +125,26 @@ pub fn log_softmax(x: Mat<'_>) -> Vec<f64> {
     out
 }
 
+/// y ⊙ (d − Σ d·y) of every row: the gradient of softmax with result y.
+pub fn softmax_backward(y: Mat<'_>, d: Mat<'_>) -> Vec<f64> {
+    let row = |i: usize| {
+        let pairs = y.row(i).iter().zip(d.row(i)).map(|(&y, &d)| (f64::from(y), f64::from(d)));
+        let sum: f64 = pairs.clone().map(|(y, d)| y * d).sum();
+        pairs.map(move |(y, d)| y * (d - sum))
+    };
+    (0..y.rows()).flat_map(row).collect()
+}
+
+/// d − e^y·Σ d of every row: the gradient of ln softmax with result y.
+pub fn log_softmax_backward(y: Mat<'_>, d: Mat<'_>) -> Vec<f64> {
+    let row = |i: usize| {
+        let pairs = y.row(i).iter().zip(d.row(i)).map(|(&y, &d)| (f64::from(y), f64::from(d)));
+        let sum: f64 = d.row(i).iter().map(|&d| f64::from(d)).sum();
+        pairs.map(move |(y, d)| d - exp(y) * sum)
+    };
+    (0..y.rows()).flat_map(row).collect()
+}
+
 /// (x − µ)/√(σ² + ε)·γ + β of every row, with the biased variance.
 pub fn layer_norm(x: Mat<'_>, gamma: &[f32], beta: Option<&[f32]>, epsilon: f32) -> Vec<f64> {
     let mut out = Vec::with_capacity(x.rows() * x.cols());

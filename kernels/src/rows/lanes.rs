@@ -216,6 +216,56 @@ pub(super) fn store_pack<S: Vector, const N: usize>(to: &mut [f32], pack: Pack<S
     }
 }
 
+/// A step of `O` sums along `I` rows of one length.
+pub(super) trait Summed<S: Vector, const I: usize, const O: usize>: Copy {
+    /// The sums with these elements added.
+    fn add<const N: usize>(self, read: [Pack<S, N>; I], sums: [Pack<S, N>; O]) -> [Pack<S, N>; O];
+}
+
+/// The sums of `step` along rows of one length, from +0 in the 32 lanes, folded.
+#[inline(always)]
+pub(super) fn sums_along<S: Vector, const R: usize, const I: usize, const O: usize>(
+    simd: S,
+    read: [&[f32]; I],
+    step: impl Summed<S, I, O>,
+) -> [f32; O] {
+    let len = read[0].len();
+    let whole = len / LANES * LANES;
+    let mut sums = [Pack::<S, R>::splat(simd, 0.0); O];
+    for at in (0..whole).step_by(LANES) {
+        let mut block = [Pack::<S, R>::splat(simd, 0.0); I];
+        for i in 0..I {
+            block[i] = load_pack(simd, &read[i][at..]);
+        }
+        sums = step.add(block, sums);
+    }
+    // The last, incomplete block: lanes that it lacks keep their sums.
+    for r in 0..R {
+        let at = whole + r * S::F32_LANES;
+        if at < len {
+            let end = (len - at) as isize;
+            let mut block = [Pack::<S, 1>::splat(simd, 0.0); I];
+            for i in 0..I {
+                block[i].registers = [simd.load(&read[i][at..], 0, end)];
+            }
+            let mut old = [Pack::<S, 1>::splat(simd, 0.0); O];
+            for o in 0..O {
+                old[o].registers = [sums[o].registers[r]];
+            }
+            let new = step.add(block, old);
+            for o in 0..O {
+                let [old, new] = [old[o].registers[0], new[o].registers[0]];
+                sums[o].registers[r] = simd.select_f32s(simd.lanes(0, end), new, old);
+            }
+        }
+    }
+    let mut totals = [0.0; O];
+    for o in 0..O {
+        totals[o] = Lanes::<S, R>(sums[o].registers).sum(simd);
+    }
+    totals
+}
+
 /// `$f` as an [`Elementwise`] function.
 macro_rules! elementwise {
     ($name:ident, $f:path) => {

@@ -89,6 +89,11 @@ impl<S: Vector, const N: usize> Pack<S, N> {
     }
 
     #[inline(always)]
+    pub(super) fn sqrt(self) -> Self {
+        each!(Pack, self.simd, r => self.simd.sqrt_f32s(self.registers[r]))
+    }
+
+    #[inline(always)]
     pub(super) fn less_than(self, other: Self) -> Truths<S, N> {
         let (a, b) = (self.registers, other.registers);
         each!(Truths, self.simd, r => self.simd.less_than_f32s(a[r], b[r]))

@@ -4,6 +4,10 @@
 //! e = e^(s − m) and the sum of e in the 32 lanes; y = e·(1/Σ). The maximum skips NaN, which then surfaces
 //! through e and the sum.
 
+pub(crate) mod backward;
+
+pub use backward::{log_softmax_backward, softmax_backward};
+
 use super::elementary::{exp_of_negative, ln, tanh};
 use super::for_rows;
 use super::lanes::{Elementwise, LANES, Lanes, Times, blocks, blocks_mut, load, map_row, store};
@@ -244,7 +248,11 @@ pub(crate) fn exp_scores_kernel<S: Vector, const R: usize>(
 
 /// The largest element (times `scale` when `SCALED`), NaN skipped; −∞ when there is none.
 #[inline(always)]
-fn largest<S: Vector, const R: usize, const SCALED: bool>(simd: S, row: &[f32], scale: f32) -> f32 {
+pub(super) fn largest<S: Vector, const R: usize, const SCALED: bool>(
+    simd: S,
+    row: &[f32],
+    scale: f32,
+) -> f32 {
     let scale = simd.splat_f32s(scale);
     let (blocks, rest) = blocks::<S, R>(row);
     let mut max = Lanes::<S, R>::splat(simd, f32::NEG_INFINITY);

@@ -9,7 +9,7 @@ use crate::arch::vector::Vector;
 use crate::cpu::Cpu;
 use crate::gemm::Write;
 use crate::par::Par;
-use crate::rows::lanes::{Combine, Lanes, blocks, combine};
+use crate::rows::lanes::{Combine, Summed, combine, sums_along};
 use crate::rows::pack::Pack;
 use crate::rows::rows_per_chunk;
 use crate::rows::sums::{ColumnStep, down_columns, for_columns};
@@ -126,9 +126,10 @@ pub(crate) fn kernel<S: Vector, const R: usize>(
 ) {
     for (i, moments) in saved.iter().enumerate() {
         let (x, dy, dx) = (x.row(i), dy.row(i), dx.row_mut(i));
-        let [g, gx] = means::<S, R>(simd, norm.gamma, moments, x, dy);
-        let step = Row { moments: *moments, g: if norm.centred { g } else { 0.0 }, gx };
         let read = [x, dy, norm.gamma];
+        let [g, gx] = sums_along::<S, R, 3, 2>(simd, read, Terms(*moments));
+        let d = x.len() as f32;
+        let step = Row { moments: *moments, g: if norm.centred { g / d } else { 0.0 }, gx: gx / d };
         match write {
             Write::Replace => combine(simd, read, [dx], step),
             Write::Accumulate => combine(simd, read, [dx], Added(step)),
@@ -136,44 +137,20 @@ pub(crate) fn kernel<S: Vector, const R: usize>(
     }
 }
 
-/// mean(g) and mean(g·x̂) of a row, summed in the fixed lanes.
-#[inline(always)]
-fn means<S: Vector, const R: usize>(
-    simd: S,
-    gamma: &[f32],
-    moments: &Moments,
-    x: &[f32],
-    dy: &[f32],
-) -> [f32; 2] {
-    let d = x.len() as f32;
-    let (gammas, gamma_rest) = blocks::<S, R>(gamma);
-    let (xs, x_rest) = blocks::<S, R>(x);
-    let (dys, dy_rest) = blocks::<S, R>(dy);
-    let mut sums = [Pack::<S, R>::splat(simd, 0.0); 2];
-    for ((gamma, x), dy) in gammas.iter().zip(xs).zip(dys) {
-        let g = Pack::new(simd, *dy) * Pack::new(simd, *gamma);
-        let normal = normal(Pack::new(simd, *x), moments);
-        sums = [sums[0] + g, g.mul_add(normal, sums[1])];
+/// g and g·x̂.
+#[derive(Clone, Copy)]
+struct Terms(Moments);
+
+impl<S: Vector> Summed<S, 3, 2> for Terms {
+    #[inline(always)]
+    fn add<const N: usize>(
+        self,
+        [x, dy, gamma]: [Pack<S, N>; 3],
+        [sum, with_x]: [Pack<S, N>; 2],
+    ) -> [Pack<S, N>; 2] {
+        let g = dy * gamma;
+        [sum + g, g.mul_add(normal(x, &self.0), with_x)]
     }
-    // Lanes beyond the row have g = 0 and add nothing.
-    let mut last = [[simd.splat_f32s(0.0); R]; 3];
-    for r in 0..R {
-        let at = r * S::F32_LANES;
-        if at < x_rest.len() {
-            let end = (x_rest.len() - at) as isize;
-            for (to, from) in last.iter_mut().zip([gamma_rest, x_rest, dy_rest]) {
-                to[r] = simd.load(&from[at..], 0, end);
-            }
-        }
-    }
-    let [gamma, x, dy] = [
-        Pack::<S, R>::new(simd, last[0]),
-        Pack::<S, R>::new(simd, last[1]),
-        Pack::<S, R>::new(simd, last[2]),
-    ];
-    let g = dy * gamma;
-    sums = [sums[0] + g, g.mul_add(normal(x, moments), sums[1])];
-    [Lanes::<S, R>(sums[0].registers).sum(simd) / d, Lanes::<S, R>(sums[1].registers).sum(simd) / d]
 }
 
 /// (g − mean(g) − x̂·mean(g·x̂))·inverse, and once more the factor of a row that was shrunk.
