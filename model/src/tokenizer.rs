@@ -14,6 +14,8 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use tokenizers::utils::truncation::{TruncationParams, TruncationStrategy, truncate_encodings};
+#[cfg(feature = "train")]
+use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer};
 use tokenizers::{PostProcessor, Tokenizer as Inner};
 
 /// A text, or a pair of texts that the model reads together.
@@ -125,6 +127,27 @@ impl Tokenizer {
         let (mut encoding, inner) = self.assemble(text.into(), limit, plain)?;
         encoding.offsets = inner.get_offsets().iter().map(|&(start, end)| start..end).collect();
         Ok(encoding)
+    }
+
+    /// Ids of `text` alone, without special tokens around it.
+    ///
+    /// # Errors
+    /// When the tokenizer refuses the text.
+    pub fn encode_plain(&self, text: &str) -> Result<Vec<u32>> {
+        let encoding = guarded(&self.place, || self.inner.encode_fast::<&str>(text, false))?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// Calls `each` with the pieces into which a text is cut before they become tokens.
+    #[cfg(feature = "train")]
+    pub(crate) fn pieces(&self, text: &str, mut each: impl FnMut(&str)) -> Result<()> {
+        let mut cut = PreTokenizedString::from(text);
+        if let Some(cutter) = self.inner.get_pre_tokenizer() {
+            guarded(&self.place, || cutter.pre_tokenize(&mut cut))?;
+        }
+        let pieces = cut.get_splits(OffsetReferential::Normalized, OffsetType::Byte);
+        pieces.into_iter().for_each(|(piece, ..)| each(piece));
+        Ok(())
     }
 
     /// Cuts what `plain` makes of the texts, and puts the special tokens around it.

@@ -2,6 +2,7 @@
 //!
 //! | "Attention Is All You Need" | file |
 //! |---|---|
+//! | §5.1 texts, vocabularies, batches | `train/data.rs`, `train/vocabulary.rs`, `train/dataset.rs`, `train/batches.rs` |
 //! | §5.1 what a step learns from | `train/examples.rs` |
 //! | §5.3 the rate of learning over the steps | `train/schedule.rs` |
 //! | §6.1 checkpoints averaged | `train/average.rs` |
@@ -13,21 +14,30 @@
 //! What a layer computes forward and backward is beside that layer's file.
 
 mod average;
+mod batches;
 mod checkpoint;
+mod data;
+mod dataset;
 mod examples;
 mod files;
 mod initialise;
 mod log;
 mod loss;
+mod merges;
 mod parameters;
 mod plot;
 mod schedule;
+mod vocabulary;
 
 pub use average::average;
+pub use batches::{BatchOptions, Batches, Epoch, Order};
 pub use checkpoint::checkpoints;
+pub use data::{BadLines, Corpus, DataOptions, Layout, Lowercase, Origin, Record};
+pub use dataset::{Dataset, DatasetOptions, SpecialIds, Task};
 pub use examples::{Examples, Ragged};
 pub use log::{LogLine, MetricsLog, TrainLine, ValidationLine};
 pub use loss::Loss;
 pub use parameters::{Parameters, Precision};
 pub use plot::loss_curve;
 pub use schedule::Schedule;
+pub use vocabulary::{Framing, VocabularyKind, VocabularyOptions, vocabulary};

@@ -24,6 +24,13 @@ pub(crate) fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     counter
 }
 
+/// A number below `n` from 64 random bits: ⌊bits·n / 2⁶⁴⌋, which favours none by more than n in 2⁶⁴.
+#[cfg(feature = "train")]
+pub(crate) fn below(words: [u32; 2], n: usize) -> usize {
+    let bits = u64::from(words[0]) << 32 | u64::from(words[1]);
+    ((u128::from(bits) * n as u128) >> 64) as usize
+}
+
 /// A number in [0, 1) with 53 random bits.
 pub(crate) fn uniform(seed: u64, step: u64) -> f64 {
     uniform_in(0, seed, step)
