@@ -12,6 +12,7 @@ pub(crate) mod array;
 pub(crate) mod attention;
 pub(crate) mod compare;
 pub(crate) mod einsum;
+pub(crate) mod loss;
 pub(crate) mod ops;
 pub(crate) mod tensors;
 

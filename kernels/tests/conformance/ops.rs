@@ -21,7 +21,7 @@ pub(crate) fn axis(axis: i64, rank: usize) -> Result<usize, Stop> {
 }
 
 /// The array as a matrix of its last dimension.
-fn matrix(x: &Array<f32>) -> Mat<'_> {
+pub(crate) fn matrix(x: &Array<f32>) -> Mat<'_> {
     let cols = x.shape().last().copied().unwrap_or(1);
     Mat::new(x.data(), rows(x), cols)
 }
@@ -31,7 +31,7 @@ fn rows(x: &Array<f32>) -> usize {
     x.shape().split_last().map_or(1, |(_, outer)| outer.iter().product())
 }
 
-fn matrix_mut(x: &mut Array<f32>) -> MatMut<'_> {
+pub(crate) fn matrix_mut(x: &mut Array<f32>) -> MatMut<'_> {
     let (rows, cols) = (rows(x), x.shape().last().copied().unwrap_or(1));
     MatMut::new(x.data_mut(), rows, cols)
 }

@@ -6,22 +6,25 @@
 //!
 //! A row of `index.jsonl` is one call: arguments in order and by keyword, each a tensor of the case's file
 //! or a plain value. The record is the result of a run in f64, rounded to f32, and how far PyTorch's own
-//! f32 was from it (`f32_err`). The file also holds gradients, which wait for the training kernels: a case
-//! whose forward result is right is `ok`.
+//! f32 was from it (`f32_err`). The file also holds gradients of Σ out_i·cos i, to which those of the backward
+//! kernels are held where an operator has one.
 
 mod attention;
 #[path = "../conformance/mod.rs"]
 mod conformance;
+mod gradients;
 mod operators;
 
 use conformance::array::Array;
 use conformance::compare::{Tolerance, compare, magnitude};
 use conformance::tensors::{Kind, Tensors, Value};
-use conformance::{Lane, Stop, number, on_every_lane, run_suite};
+use conformance::{Lane, Output, Stop, number, on_every_lane, run_suite};
+use gradients::gradients;
 use headrow_kernels::{Cpu, Par};
 use operators::operator;
 use serde::Deserialize;
 use serde_json::Value as Json;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
@@ -67,8 +70,42 @@ fn run(folder: &Path, json: &Json) -> Result<(), Stop> {
                 false => Ok(()),
             }
         },
+    )?;
+    backward(&case, &call, &tensors)
+}
+
+/// Compares the gradients that are recorded and computed.
+fn backward(case: &Case, call: &Call<'_>, tensors: &Tensors) -> Result<(), Stop> {
+    let out = tensors.get("out")?;
+    let len = out.shape().iter().product::<usize>();
+    let d = Array::new(out.shape(), (0..len).map(|i| libm::cos(i as f64) as f32).collect());
+    let names: RefCell<Vec<&str>> = RefCell::default();
+    on_every_lane(
+        |lane| {
+            let (found, values) = gradients(&case.op, call, &d, lane)?.into_iter().unzip();
+            names.replace(found);
+            let values: Vec<Array<f32>> = values;
+            Ok(values.into_iter().map(Output::from).collect())
+        },
+        |outputs| {
+            for (name, output) in names.borrow().iter().zip(outputs) {
+                let key = call.gradient_key(name)?;
+                if !tensors.has(&key) {
+                    continue;
+                }
+                let want = tensors.get(&key)?;
+                let absolute = GRADIENTS * f64::max(magnitude(&want), 1.0);
+                let tolerance = Tolerance { absolute, relative: 0.0 };
+                compare(&key, output, &want, Kind::F32, tolerance, None)?;
+            }
+            Ok(())
+        },
     )
 }
+
+/// What a gradient may miss by, relative to the largest or to the largest cosine: they are sums of up to a thousand
+/// terms that cancel.
+const GRADIENTS: f64 = 4e-6;
 
 /// Half a unit in the last place of 1: a rounding, relative.
 const ROUNDING: f64 = 1.0 / (1u64 << 24) as f64;
@@ -121,6 +158,19 @@ fn parameters(op: &str) -> &'static [&'static str] {
         "gelu" => &["x", "approximate"],
         "layer_norm" => &["x", "normalized_shape", "weight", "bias", "eps"],
         "rms_norm" => &["x", "normalized_shape", "weight", "eps"],
+        "cross_entropy" => &[
+            "x",
+            "target",
+            "weight",
+            "size_average",
+            "ignore_index",
+            "reduce",
+            "reduction",
+            "label_smoothing",
+        ],
+        "nll_loss" => {
+            &["x", "target", "weight", "size_average", "ignore_index", "reduce", "reduction"]
+        }
         "group_norm" => &["x", "num_groups", "weight", "bias", "eps"],
         "embedding" => &["ids", "table", "padding_idx", "max_norm", "norm_type"],
         "scaled_dot_product_attention" => {
@@ -189,6 +239,14 @@ impl<'a> Call<'a> {
         let Some(argument) = argument else { return Ok(None) };
         let text = |field: &str| argument.get(field).and_then(Json::as_str).unwrap_or("");
         Ok(Some(self.tensors.get(text("tensor"))?.stated(Kind::parse(text("dtype"))?)))
+    }
+
+    /// Where the file holds the gradient to an argument.
+    fn gradient_key(&self, name: &str) -> Result<String, Stop> {
+        let key = self.arguments.get(name).and_then(|json| json.get("tensor")?.as_str());
+        let key =
+            key.ok_or_else(|| Stop::fail(format!("a gradient to {name}, which is no tensor")))?;
+        Ok(key.replacen("in.", "grad.", 1))
     }
 
     fn optional(&self, name: &str) -> Result<Option<Array<f32>>, Stop> {

@@ -1,6 +1,7 @@
 //! The operators, all but attention.
 
 use super::conformance::array::Array;
+use super::conformance::loss::{Loss, Reduction};
 use super::conformance::ops::{Operand, axis, reduced};
 use super::conformance::tensors::Value;
 use super::conformance::{Lane, Output, Stop};
@@ -12,7 +13,10 @@ use serde_json::Value as Json;
 /// The reason why an operator is skipped whatever its arguments are.
 fn unclaimed(op: &str) -> Option<Stop> {
     let why = match op {
-        "cross_entropy" | "nll_loss" | "kl_div" | "mse_loss" | "dropout" => "later: training",
+        "kl_div" | "mse_loss" | "l1_loss" | "binary_cross_entropy" => {
+            "not claimed: a loss of no supported model"
+        }
+        "dropout" => "not claimed: the numbers of another random generator",
         "gather" | "masked_fill" | "where" | "index_select" | "take_along_dim" | "scatter"
         | "tril" | "triu" | "cat" | "one_hot" => {
             "not claimed: data movement, computed by no kernel"
@@ -101,6 +105,8 @@ pub(crate) fn operator(op: &str, call: &Call<'_>, lane: Lane<'_>) -> Result<Vec<
         }
         "addmm" | "baddbmm" => add_product(call, lane)?,
         "embedding" => embedding(call, lane)?,
+        "cross_entropy" => lane.cross_entropy(&loss(call)?),
+        "nll_loss" => lane.nll(&loss(call)?)?,
         "scaled_dot_product_attention" => {
             return attention::scaled_dot_product_attention(call, lane);
         }
@@ -108,6 +114,23 @@ pub(crate) fn operator(op: &str, call: &Call<'_>, lane: Lane<'_>) -> Result<Vec<
         other => return Err(Stop::skip(format!("not claimed: operator {other}"))),
     };
     Ok(vec![one.into()])
+}
+
+/// The operands of a cross entropy or of its second half.
+pub(crate) fn loss(call: &Call<'_>) -> Result<Loss, Stop> {
+    let x = call.tensor("x")?;
+    let target = call.optional_tensor("target")?.ok_or(Stop::fail("a loss without target"))?;
+    let mut loss = match &target {
+        Value::Float(_) => Loss::of_shares(&x, &target.floats()?)?,
+        _ => {
+            let ignored = call.number("ignore_index", -100.0)? as i64;
+            Loss::of_labels(&x, &target.ints()?, Some(ignored))?
+        }
+    };
+    loss.weights = call.optional("weight")?;
+    loss.smoothing = call.number("label_smoothing", 0.0)? as f32;
+    loss.reduction = Reduction::named(call.value("reduction").and_then(Json::as_str))?;
+    Ok(loss)
 }
 
 /// x·Wᵀ + b with W as out × in, or a vector of in for a single feature.
