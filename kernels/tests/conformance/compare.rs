@@ -13,7 +13,7 @@ pub(crate) struct Tolerance {
 
 /// Compares one output with its record of element type `kind`.
 ///
-/// NaN and the infinities compare by kind, with one deviation that is ours by design: a query without
+/// Truth values count as 1 and 0. NaN and the infinities compare by kind, with one deviation that is ours by design: a query without
 /// any visible key gives zeros. Where the record holds NaN for such a query, ours must be what
 /// [`Blind`] says. Elements marked in `overflow` are sums whose terms leave f32 on their way: whether they
 /// end as a number, an infinity or NaN depends on the order of the terms, so any result is as good.
@@ -25,8 +25,10 @@ pub(crate) fn compare(
     tolerance: Tolerance,
     overflow: Option<&Array<bool>>,
 ) -> Result<(), Stop> {
-    let Value::Float(want) = want else {
-        return Err(Stop::fail(format!("{place}: the record holds no floating-point numbers")));
+    let want = &match want {
+        Value::Float(want) => want.clone(),
+        Value::Bool(want) => want.map(|is| f64::from(u8::from(is))),
+        Value::Int(_) => return Err(Stop::fail(format!("{place}: the record holds integers"))),
     };
     if got.value.shape() != want.shape() {
         let shapes = format!("{:?}, recorded {:?}", got.value.shape(), want.shape());

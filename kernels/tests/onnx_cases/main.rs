@@ -12,6 +12,7 @@ mod attention;
 #[path = "../conformance/mod.rs"]
 mod conformance;
 mod operators;
+mod training;
 
 use conformance::array::Array;
 use conformance::compare::{Tolerance, compare};

@@ -3,21 +3,15 @@
 use super::conformance::array::{Array, common_shape};
 use super::conformance::einsum::einsum;
 use super::conformance::ops::{Operand, axis, reduced};
-use super::conformance::tensors::Value;
-use super::conformance::{Lane, Output, Stop, training};
-use super::{Inputs, Node, attention};
+use super::conformance::{Lane, Output, Stop};
+use super::{Inputs, Node, attention, training};
 use headrow_kernels::rows::math;
 use headrow_kernels::{Activation, Cpu, MatMut, Par, RopeLayout, log_softmax, softmax};
 
 /// The reason why an operator is skipped whatever its inputs are.
 pub(crate) fn unclaimed(node: &Node) -> Option<Stop> {
     let why = match node.op.as_str() {
-        "NegativeLogLikelihoodLoss"
-        | "SoftmaxCrossEntropyLoss"
-        | "Adagrad"
-        | "Adam"
-        | "Momentum"
-        | "Gradient" => "later: training",
+        "Gradient" => "not claimed: differentiation of graphs, computed by no kernel",
         "QuantizeLinear"
         | "DequantizeLinear"
         | "DynamicQuantizeLinear"
@@ -106,7 +100,12 @@ pub(crate) fn operator(node: &Node, inputs: &Inputs, lane: Lane<'_>) -> Result<V
         "GroupNormalization" => group_normalization(node, inputs, lane)?,
         "Attention" => return attention::attention(node, inputs, lane),
         "FlexAttention" => attention::flex_attention(node, inputs, lane)?,
-        "Dropout" => return dropout(inputs),
+        "Dropout" => return training::dropout(inputs, lane),
+        "SoftmaxCrossEntropyLoss" => return training::cross_entropy(node, inputs, lane),
+        "NegativeLogLikelihoodLoss" => training::nll(node, inputs, lane)?,
+        "Adam" => return training::adam(node, inputs, lane),
+        "Adagrad" => return training::adagrad(node, inputs, lane),
+        "Momentum" => return training::momentum(node, inputs, lane),
         // Parts of graphs.
         "Identity" => x()?,
         "Transpose" => {
@@ -303,12 +302,4 @@ fn split(node: &Node, inputs: &Inputs) -> Result<Vec<Output>, Stop> {
     let axis = axis(node.attrs.int("axis", 0)?, x.rank())?;
     let width = x.shape()[axis] / node.outputs.len();
     Ok((0..node.outputs.len()).map(|i| x.slice(axis, i * width, width).into()).collect())
-}
-
-/// Outside of training dropout is the identity and nothing is computed.
-fn dropout(inputs: &Inputs) -> Result<Vec<Output>, Stop> {
-    match inputs.get(2) {
-        Some(Value::Bool(at_work)) if at_work.data() == [true] => training(),
-        _ => Err(Stop::skip("not claimed: dropout outside of training computes nothing")),
-    }
 }
