@@ -7,12 +7,16 @@ mod support;
 
 use headrow_kernels::rows::math;
 use headrow_kernels::{
-    Activation, AttentionExtent, AttentionGradients, AttentionShape, Cpu, Epilogue, LayerNorm,
-    Left, Lookup, Mask, Mat, MatMut, PackedB, Par, PerHead, Relative, Right, RmsNorm, Rope,
-    RopeLayout, Scratch, Segment, Team, Visible, Write, activate, add_layer_norm, add_rms_norm,
-    attention, attention_backward, attention_backward_scratch, attention_scratch, embed,
-    embed_backward, gate, gemm, gemm_scratch, layer_norm, log_softmax, masked_softmax, rms_norm,
-    rope, rope_backward, softmax,
+    Activation, Adagrad, Adam, AttentionExtent, AttentionGradients, AttentionShape, Cpu,
+    CrossEntropy, Dropout, Epilogue, LayerNorm, Left, Look, Lookup, Mask, Mat, MatMut, Moments,
+    Momentum, PackedB, Par, PerHead, Relative, Right, RmsNorm, Rope, RopeLayout, Scratch, Segment,
+    Smoothing, Team, TokenLoss, Visible, Write, activate, activate_backward, adagrad, adam,
+    add_column_sums, add_dropout, add_layer_norm, add_rms_norm, add_rms_norm_saving, attention,
+    attention_backward, attention_backward_scratch, attention_scratch, cross_entropy_backward,
+    embed, embed_backward, gate, gate_backward, gemm, gemm_scratch, layer_norm,
+    layer_norm_backward, layer_norm_saving, log_softmax, log_softmax_backward, masked_softmax,
+    momentum, rms_norm, rms_norm_backward, rope, rope_backward, softmax, softmax_backward,
+    sum_of_squares,
 };
 use support::{Random, emulated, hash};
 
@@ -39,6 +43,12 @@ const ALL: &[(&str, Operation, u64)] = &[
         0xf4b4_4efb_9bb8_7d63,
     ),
     ("gates", gates, 0x86a6_1630_a2b7_aefa),
+    ("activation and gate gradients", slopes, 0x5e71_ef64_c70e_41ff),
+    ("softmax gradients", softmaxes_backward, 0x2198_c823_1a3d_8520),
+    ("norm gradients", norms_backward, 0x37d7_60a1_c8d7_7f1d),
+    ("cross entropy and its gradients", losses, 0x20a1_7c0a_57b3_3d47),
+    ("dropout", dropouts, 0x94c0_fdd3_3b6a_6746),
+    ("optimisers, sums of columns and of squares", optimisers, 0x2028_8c6d_4982_5c7e),
     ("RoPE", |cpu, par, out| rotations(rope, cpu, par, out), 0x5020_545e_e911_c487),
 ];
 
@@ -526,4 +536,122 @@ fn rotations(rotate: Rotation, cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
             x.append_to(out);
         }
     }
+}
+
+fn slopes(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
+    for activation in ACTIVATIONS {
+        let x = numbers();
+        let cols = x.len() / 4 - 2;
+        let [up, dy] = [&x[5..], &x[3..]].map(|x| Mat::new(x, 4, cols));
+        let [mut d, mut d_gate, mut d_up] = [(); 3].map(|()| vec![1.5; 4 * cols]);
+        let gate = Mat::new(&x, 4, cols);
+        activate_backward(cpu, par, activation, gate, MatMut::new(&mut d, 4, cols));
+        let written = [&mut d_gate, &mut d_up].map(|d| MatMut::new(d, 4, cols));
+        let [to_gate, to_up] = written;
+        gate_backward(cpu, par, activation, gate, up, dy, to_gate, to_up);
+        [d, d_gate, d_up].into_iter().for_each(|part| out.extend(part));
+    }
+}
+
+fn softmaxes_backward(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
+    for logarithm in [false, true] {
+        scores(|x| {
+            let mut d = Strided::random(x.1, x.2, &mut Random::new(11));
+            if logarithm {
+                log_softmax(cpu, par, x.view_mut());
+                log_softmax_backward(cpu, par, x.view(), d.view_mut());
+            } else {
+                softmax(cpu, par, x.view_mut());
+                softmax_backward(cpu, par, x.view(), d.view_mut());
+            }
+            d.append_to(out);
+        });
+    }
+}
+
+fn norms_backward(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
+    features(|x, residual, gamma, beta, cols| {
+        let dy = Strided::random(6, cols, &mut Random::new(12));
+        let [mut y, mut sum] = [(); 2].map(|()| vec![f32::NAN; 6 * cols]);
+        let [mut d_gamma, mut d_beta] = [gamma, beta].map(<[f32]>::to_vec);
+        let mut dx = Strided::random(6, cols, &mut Random::new(13));
+        let mut saved = [Moments::default(); 6];
+        let layer = LayerNorm { gamma, beta: Some(beta), epsilon: 1e-5 };
+        layer_norm_saving(cpu, par, &layer, x.view(), &mut saved, MatMut::new(&mut y, 6, cols));
+        let (x, dy, to_beta) = (x.view(), dy.view(), Some(&mut d_beta[..]));
+        let to = dx.view_mut();
+        let write = Write::Replace;
+        layer_norm_backward(cpu, par, &layer, &saved, x, dy, write, to, &mut d_gamma, to_beta);
+        dx.append_to(out);
+        let rms = RmsNorm { gamma, epsilon: 1e-6 };
+        let (result, total) = (MatMut::new(&mut y, 6, cols), MatMut::new(&mut sum, 6, cols));
+        let residual = residual.view();
+        add_rms_norm_saving(cpu, par, &rms, x, residual, Some(total), &mut saved, result);
+        let (x, to) = (Mat::new(&sum, 6, cols), dx.view_mut());
+        rms_norm_backward(cpu, par, &rms, &saved, x, dy, Write::Accumulate, to, &mut d_gamma);
+        dx.append_to(out);
+        [d_gamma, d_beta, y].into_iter().for_each(|part| out.extend(part));
+    });
+}
+
+fn losses(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
+    for smoothing in [Smoothing::None, Smoothing::All(0.1), Smoothing::Others(0.1)] {
+        for weighed in [false, true] {
+            scores(|x| {
+                let weights = Random::new(14).vec(x.2);
+                let how = CrossEntropy::default().with_smoothing(smoothing);
+                let how = if weighed { how.with_weights(&weights) } else { how };
+                let last = x.2 as u32 - 1;
+                let labels = [0, last, last / 2, 0, last, 0, last].map(Some);
+                let mut found = [TokenLoss::default(); 7];
+                cross_entropy_backward(cpu, par, &how, 0.3, x.view_mut(), &labels, &mut found);
+                x.append_to(out);
+                for loss in found {
+                    // Both halves of the f64, as numbers that are no NaN.
+                    let halves = [loss.smoothed, loss.nll].map(|x| match x.is_nan() {
+                        true => [0.5; 2],
+                        false => [x as f32, (x - f64::from(x as f32)) as f32],
+                    });
+                    out.extend(halves.as_flattened());
+                    out.push(f32::from(u8::from(loss.correct)));
+                }
+            });
+        }
+    }
+}
+
+fn dropouts(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
+    let mut rng = Random::new(15);
+    for cols in WIDTHS {
+        for rate in [0.0, 0.1, 0.7] {
+            let mut x = Strided::random(7, cols, &mut rng);
+            let residual = Strided::random(7, cols, &mut rng);
+            let mut y = Strided::random(7, cols, &mut rng);
+            let how = Dropout::new(rate, 1 << 40 | 3, cols as u64);
+            add_dropout(cpu, par, &how, x.view(), residual.view(), y.view_mut());
+            headrow_kernels::dropout(cpu, par, &how, x.view_mut());
+            x.append_to(out);
+            y.append_to(out);
+        }
+    }
+}
+
+fn optimisers(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
+    let mut rng = Random::new(16);
+    let n = 20_011;
+    let [g, mut m, v, mut p] = [(); 4].map(|()| rng.vec(n));
+    let mut v: Vec<f32> = v.iter().map(|x| x * x).collect();
+    let mut decayed = Adam::default();
+    decayed.weight_decay = 0.01;
+    adam(cpu, par, &decayed, 3, 0.01, 0.3, &g, &mut m, &mut v, &mut p);
+    for look in [Look::Back, Look::Ahead] {
+        let mut how = Momentum::default();
+        how.look = look;
+        momentum(cpu, par, &how, 2, 0.01, 0.3, &g, &mut m, &mut p);
+    }
+    adagrad(cpu, par, &Adagrad::default(), 0.01, 0.3, &g, &mut v, &mut p);
+    let squares = sum_of_squares(cpu, par, &g);
+    out.extend([squares as f32, (squares - f64::from(squares as f32)) as f32]);
+    add_column_sums(cpu, par, Mat::new(&g, 200, 100), &mut m[..100]);
+    [m, v, p].into_iter().for_each(|part| out.extend(part));
 }

@@ -6,13 +6,17 @@ mod support;
 
 use headrow_kernels::rows::math;
 use headrow_kernels::{
-    Activation, AttentionExtent, AttentionGradients, AttentionOutput, AttentionShape,
-    CachedSegment, Cancel, Cpu, Epilogue, KvCache, LayerNorm, Left, LeftKind, Lookup, Maps, Mask,
-    Mat, MatMut, PackedB, Par, PerHead, Relative, Right, RightKind, RmsNorm, Rope, RopeLayout,
-    Scratch, Segment, Visible, Write, activate, add_layer_norm, attention, attention_backward,
-    attention_backward_scratch, attention_cached, attention_cached_scratch, attention_scratch,
-    embed, embed_backward, gate, gemm, gemm_scratch, log_softmax, masked_softmax, rms_norm, rope,
-    rope_backward, softmax,
+    Activation, Adagrad, Adam, AttentionExtent, AttentionGradients, AttentionOutput,
+    AttentionShape, CachedSegment, Cancel, Cpu, CrossEntropy, Dropout, Epilogue, KvCache,
+    LayerNorm, Left, LeftKind, Lookup, Maps, Mask, Mat, MatMut, Moments, Momentum, PackedB, Par,
+    PerHead, Relative, Right, RightKind, RmsNorm, Rope, RopeLayout, Scratch, Segment, Smoothing,
+    TokenLoss, Visible, Write, activate, activate_backward, adagrad, adam, add_column_sums,
+    add_dropout, add_layer_norm, attention, attention_backward, attention_backward_scratch,
+    attention_cached, attention_cached_scratch, attention_scratch, cross_entropy,
+    cross_entropy_backward, dropout, embed, embed_backward, gate, gate_backward, gemm,
+    gemm_scratch, layer_norm_backward, layer_norm_saving, log_softmax, log_softmax_backward,
+    masked_softmax, momentum, rms_norm, rope, rope_backward, softmax, softmax_backward,
+    sum_of_squares,
 };
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -129,6 +133,45 @@ fn rows(cpu: Cpu, all: &mut Vec<Operation>) {
         ("gate", |cpu, x, y| gate(cpu, Par::SERIAL, Activation::Silu, x, x, y)),
         ("embed backward", |cpu, x, y| {
             embed_backward(cpu, Par::SERIAL, &[1, 0, 2, 4, 3, 0, 1], 1.5, x, y);
+        }),
+        ("activation and gate backward", |cpu, x, mut y| {
+            activate_backward(cpu, Par::SERIAL, Activation::GeluErf, x, y.reborrow());
+            let (d_gate, d_up) = y.split_rows(3);
+            let [gate, up, dy] = [0, 2, 4].map(|i| x.rows_range(i..i + 3));
+            let d_up = d_up.rows_range(0..3);
+            gate_backward(cpu, Par::SERIAL, Activation::Silu, gate, up, dy, d_gate, d_up);
+        }),
+        ("softmax backward", |cpu, x, mut y| {
+            softmax_backward(cpu, Par::SERIAL, x, y.reborrow());
+            log_softmax_backward(cpu, Par::SERIAL, x, y);
+        }),
+        ("norm backward", |cpu, x, mut y| {
+            let norm = LayerNorm { gamma: x.row(0), beta: Some(x.row(1)), epsilon: 1e-5 };
+            let (mut saved, mut gamma, mut beta) = ([Moments::default(); 7], [0.0; 90], [0.0; 90]);
+            layer_norm_saving(cpu, Par::SERIAL, &norm, x, &mut saved, y.reborrow());
+            let (write, beta) = (Write::Replace, Some(&mut beta[..]));
+            let (par, gamma) = (Par::SERIAL, &mut gamma);
+            layer_norm_backward(cpu, par, &norm, &saved, x, x, write, y, gamma, beta);
+        }),
+        ("cross entropy", |cpu, x, y| {
+            let how = CrossEntropy::default().with_smoothing(Smoothing::All(0.1));
+            let (labels, mut losses) = ([Some(3); 7], [TokenLoss::default(); 7]);
+            cross_entropy(cpu, Par::SERIAL, &how, x, &labels, &mut losses);
+            cross_entropy_backward(cpu, Par::SERIAL, &how, 0.5, y, &labels, &mut losses);
+        }),
+        ("dropout", |cpu, x, mut y| {
+            let how = Dropout::new(0.1, 1, 2);
+            add_dropout(cpu, Par::SERIAL, &how, x, x, y.reborrow());
+            dropout(cpu, Par::SERIAL, &how, y);
+        }),
+        ("optimisers and sums", |cpu, x, mut y| {
+            let (g, mut m, mut v) = (x.row(0), [0.5; 90], [0.5; 90]);
+            let p = y.row_mut(0);
+            adam(cpu, Par::SERIAL, &Adam::default(), 1, 0.1, 1.0, g, &mut m, &mut v, p);
+            momentum(cpu, Par::SERIAL, &Momentum::default(), 1, 0.1, 1.0, g, &mut m, p);
+            adagrad(cpu, Par::SERIAL, &Adagrad::default(), 0.1, 1.0, g, &mut v, p);
+            add_column_sums(cpu, Par::SERIAL, x, p);
+            p[0] += sum_of_squares(cpu, Par::SERIAL, g) as f32;
         }),
         ("RoPE, half-split", |cpu, x, y| rotate(cpu, RopeLayout::HalfSplit, x, y)),
         ("RoPE, interleaved", |cpu, x, y| rotate(cpu, RopeLayout::Interleaved, x, y)),

@@ -4,7 +4,8 @@ mod support;
 
 use headrow_kernels::reference::rows as reference;
 use headrow_kernels::{
-    Cpu, Isa, Mat, MatMut, Par, Team, Visible, log_softmax, masked_softmax, softmax,
+    Cpu, Isa, Mat, MatMut, Par, Team, Visible, log_softmax, log_softmax_backward, masked_softmax,
+    softmax, softmax_backward,
 };
 use support::{Guarded, Random, every, hash, unless_emulated};
 
@@ -251,4 +252,112 @@ fn the_same_bits_on_every_instruction_set_stride_alignment_and_thread_count() {
 #[should_panic(expected = "does not fit 2×3")]
 fn a_mask_of_another_shape_is_refused() {
     masked(Cpu::detect(), 1.0, Visible::Columns(&[true; 4]), &[0.0; 6], 3);
+}
+
+/// A row of softmax or of its logarithm and the gradient that comes back through it.
+type Backward = fn(Cpu, Par<'_>, Mat<'_>, MatMut<'_>);
+
+const BACKWARD: [(Backward, fn(Mat<'_>, Mat<'_>) -> Vec<f64>); 2] = [
+    (softmax_backward, reference::softmax_backward),
+    (log_softmax_backward, reference::log_softmax_backward),
+];
+
+#[test]
+fn the_gradients_definitions_agree_with_finite_differences() {
+    let mut rng = Random::new(31);
+    for n in [1, 2, 9, 33] {
+        let (x, d) = (rng.vec(n), rng.vec(n));
+        let forward = [reference::softmax, reference::log_softmax];
+        for (forward, (_, backward)) in forward.into_iter().zip(BACKWARD) {
+            // Values are multiples of 2⁻²³ below 1, so a step of 2⁻¹² is exact in f32.
+            let h = 1.0 / 4096.0;
+            let loss = |at: usize, by: f32| -> f64 {
+                let mut x = x.clone();
+                x[at] += by;
+                forward(Mat::from_row(&x)).iter().zip(&d).map(|(y, &d)| y * f64::from(d)).sum()
+            };
+            let y: Vec<f32> = forward(Mat::from_row(&x)).into_iter().map(|y| y as f32).collect();
+            let exact = backward(Mat::from_row(&y), Mat::from_row(&d));
+            for (at, exact) in exact.into_iter().enumerate() {
+                let slope = (loss(at, h) - loss(at, -h)) / f64::from(2.0 * h);
+                assert!((slope - exact).abs() < 1e-5, "{n} [{at}]: {slope} for {exact}");
+            }
+        }
+    }
+}
+
+#[test]
+fn gradients_are_within_their_bounds_at_every_length() {
+    let mut rng = Random::new(32);
+    for cpu in Cpu::all() {
+        for n in lengths().step_by(every(7)) {
+            for spread in [0.1, 4.0, 40.0] {
+                let x: Vec<f32> = (0..3 * n).map(|_| spread * rng.unit()).collect();
+                let start = Guarded::random(3, n, n + 2, n % 5, &mut rng);
+                for (logarithm, (kernel, exact)) in BACKWARD.into_iter().enumerate() {
+                    let mut y = x.clone();
+                    let rows = MatMut::new(&mut y, 3, n);
+                    match logarithm {
+                        0 => softmax(cpu, Par::SERIAL, rows),
+                        _ => log_softmax(cpu, Par::SERIAL, rows),
+                    }
+                    let y = Mat::new(&y, 3, n);
+                    let mut d = Guarded::from_fn(3, n, n + 3, 1, |i, j| start.view().row(i)[j]);
+                    kernel(cpu, Par::SERIAL, y, d.view_mut());
+                    d.assert_intact("softmax backward");
+                    let exact = exact(y, start.view());
+                    for i in 0..3 {
+                        let weight = |j: usize| match logarithm {
+                            0 => f64::from(y.row(i)[j]),
+                            _ => f64::from(y.row(i)[j]).exp(),
+                        };
+                        let size = |j: usize| f64::from(start.view().row(i)[j].abs());
+                        let sum: f64 = match logarithm {
+                            0 => (0..n).map(|j| size(j) * weight(j)).sum(),
+                            _ => (0..n).map(size).sum(),
+                        };
+                        for j in 0..n {
+                            let terms = match logarithm {
+                                0 => weight(j) * (size(j) + sum),
+                                _ => size(j) + weight(j) * sum,
+                            };
+                            let bound = (n as f64 / 32.0 + 12.0) * U * terms + 1e-44;
+                            let (d, exact) = (f64::from(d.view().row(i)[j]), exact[i * n + j]);
+                            let what = format!("{} {logarithm} [{i}, {j}] of {n}", cpu.isa());
+                            assert!((d - exact).abs() <= bound, "{what}: {d:e} for {exact:e}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn gradients_have_the_same_bits_everywhere_and_a_nan_stays_in_its_row() {
+    let mut rng = Random::new(33);
+    for n in [1, 33, 97, 256] {
+        let rows = unless_emulated(300, 60);
+        let mut y = rng.vec(rows * n);
+        softmax(Cpu::detect(), Par::SERIAL, MatMut::new(&mut y, rows, n));
+        let mut start = rng.vec(rows * n);
+        start[7 * n + n / 2] = f32::NAN;
+        for (kernel, _) in BACKWARD {
+            let run = |cpu, par: Par<'_>| {
+                let mut d = start.clone();
+                kernel(cpu, par, Mat::new(&y, rows, n), MatMut::new(&mut d, rows, n));
+                d
+            };
+            let expected = run(Cpu::with_isa(Isa::Scalar).unwrap(), Par::SERIAL);
+            for (i, row) in expected.chunks(n).enumerate() {
+                assert!(row.iter().all(|d| d.is_nan() == (i == 7)), "row {i} of {n}");
+            }
+            for cpu in Cpu::all() {
+                for threads in (1..=8).step_by(every(3)) {
+                    let found = Team::new(threads).open(|par| run(cpu, par));
+                    assert_eq!(hash(&found), hash(&expected), "{} {threads} threads", cpu.isa());
+                }
+            }
+        }
+    }
 }
