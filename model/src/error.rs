@@ -313,16 +313,23 @@ impl Error {
 
     /// The same error with sequences counted from `first`, for one batch of several.
     pub(crate) fn counted_from(mut self, first: usize) -> Error {
-        match &mut self {
+        if let Some(sequence) = self.sequence_mut() {
+            *sequence += first;
+        }
+        self
+    }
+
+    /// The sequence that the error is about.
+    pub(crate) fn sequence_mut(&mut self) -> Option<&mut usize> {
+        match self {
             Error::TokenId { sequence, .. }
             | Error::TokenType { sequence, .. }
             | Error::EmptySequence { sequence }
             | Error::SequenceTooLong { sequence, .. }
             | Error::InvalidLogit { sequence, .. }
-            | Error::NoToken { sequence, .. } => *sequence += first,
-            _ => {}
+            | Error::NoToken { sequence, .. } => Some(sequence),
+            _ => None,
         }
-        self
     }
 
     #[cfg(feature = "train")]

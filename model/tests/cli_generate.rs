@@ -332,7 +332,7 @@ fn lines_are_translated_in_order_each_as_if_it_were_alone() {
     let refused = refusal(&args, "abc\nx\nHÜ\nabc\n".as_bytes());
     assert!(refused.starts_with("standard input: line 3: "), "{refused}");
     let output = run(&args, "abc\nx\nHÜ\nabc\n".as_bytes());
-    assert_eq!(String::from_utf8(output.stdout).unwrap(), text(&base, b"abc\nx\n"));
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), text(&base, b"abc\nx\n\nabc\n"));
     let line = refusal(&[&base[..], &["--target-lang", "de", "abc"]].concat(), b"");
     assert!(line.contains("target_vocabulary.txt") && line.contains("de"), "{line}");
     // A target's score is that of the search that found it.
@@ -354,7 +354,7 @@ fn lines_are_translated_in_order_each_as_if_it_were_alone() {
 }
 
 #[test]
-fn a_text_on_which_the_model_fails_is_named_after_the_records_before_it() {
+fn a_text_on_which_the_model_fails_is_named_and_the_others_are_translated() {
     let folder = Folder::new("cli-not-finite");
     write_translator(&folder, |tiny| {
         // `q` is behind three special tokens, a space and 16 letters.
@@ -368,7 +368,7 @@ fn a_text_on_which_the_model_fails_is_named_after_the_records_before_it() {
         let args = [&args[..], &["--batch", batch]].concat();
         let output = run(&args, b"abc\nx\nab\nq\nabc\n");
         let written = String::from_utf8(output.stdout).unwrap();
-        assert_eq!(written, text(&args, b"abc\nx\nab\n"), "batches of {batch}");
+        assert_eq!(written, text(&args, b"abc\nx\nab\n\nabc\n"), "batches of {batch}");
         let line = refusal(&args, b"abc\nx\nab\nq\nabc\n");
         assert!(line.starts_with("standard input: line 4: "), "{line}");
         assert!(line.contains("not finite"), "{line}");

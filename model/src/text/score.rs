@@ -23,6 +23,8 @@ pub struct ScoredToken {
     pub range: Range<usize>,
     /// ln p(x_t | x_<t); `None` for the first token of a decoder, which nothing predicts.
     pub log_probability: Option<f32>,
+    /// The token that the model held likeliest in its place, of equals the lowest; `None` where nothing predicts it.
+    pub likeliest: Option<u32>,
 }
 
 /// How likely a text is.
@@ -51,6 +53,21 @@ impl Score {
     pub fn perplexity_of(log_probability: f64, counted: usize) -> f64 {
         libm::exp(-log_probability / counted as f64)
     }
+}
+
+/// What a model foresaw in the place of a token.
+#[derive(Clone, Copy)]
+struct Prediction {
+    /// Of the token itself.
+    log_probability: f32,
+    likeliest: u32,
+}
+
+/// The likeliest token, of equals the lowest.
+fn likeliest(log_probabilities: &[f32]) -> u32 {
+    let first = (0, f32::NEG_INFINITY);
+    let pairs = (0..).zip(log_probabilities.iter().copied());
+    pairs.fold(first, |best, next| if next.1 > best.1 { next } else { best }).0
 }
 
 impl TextModel {
@@ -111,18 +128,21 @@ impl TextModel {
     ) -> Result<Score> {
         let ids = [given, &encoding.ids].concat();
         let unpredicted = usize::from(given.is_empty()).min(ids.len());
-        let mut log_probabilities = vec![None; unpredicted];
+        let mut predicted = vec![None; unpredicted];
         self.predictions(session, sequence, &ids, &mut |position, next| {
             // The decoder's prompt itself is given.
             if position + 1 >= given.len() {
-                log_probabilities.push(Some(next));
+                predicted.push(Some(next));
             }
         })?;
-        let counted: Vec<f32> = log_probabilities.iter().copied().flatten().collect();
-        let tokens = encoding.ids.iter().zip(encoding.offsets).zip(log_probabilities);
-        let tokens = tokens.map(|((&id, range), log_probability)| {
+        let counted: Vec<f32> =
+            predicted.iter().flatten().map(|next| next.log_probability).collect();
+        let tokens = encoding.ids.iter().zip(encoding.offsets).zip(predicted);
+        let tokens = tokens.map(|((&id, range), predicted)| {
             let token = self.target_tokenizer().token(id).unwrap_or_default();
-            ScoredToken { id, token, range, log_probability }
+            let (log_probability, likeliest) =
+                predicted.map(|next| (next.log_probability, next.likeliest)).unzip();
+            ScoredToken { id, token, range, log_probability, likeliest }
         });
         Ok(Score {
             tokens: tokens.collect(),
@@ -132,13 +152,13 @@ impl TextModel {
         })
     }
 
-    /// Calls `each` with every position but the last, and ln p of the id that follows it.
+    /// Calls `each` with every position but the last, and how the id that follows it was foreseen.
     fn predictions(
         &self,
         session: &mut Session,
         sequence: Sequence,
         ids: &[u32],
-        each: &mut dyn FnMut(usize, f32),
+        each: &mut dyn FnMut(usize, Prediction),
     ) -> Result<()> {
         check_length(ids.len(), session.max_length())?;
         let vocabulary = session.generator()?.limits().vocabulary;
@@ -162,7 +182,7 @@ impl TextModel {
                 if value.is_nan() {
                     return Err(Error::InvalidLogit { sequence: 0, step: position, id, value });
                 }
-                each(position, value);
+                each(position, Prediction { log_probability: value, likeliest: likeliest(row) });
             }
         }
         Ok(())

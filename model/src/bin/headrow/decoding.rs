@@ -136,11 +136,7 @@ impl DecodingArgs {
     ) -> Result<GenerationOptions, Failure> {
         let mut options = folder.clone();
         options.strategy = self.strategy(&folder.strategy)?;
-        if let Some(most) = self.max_new_tokens {
-            (options.max_new_tokens, options.max_length) = (Some(most as usize), None);
-        } else if options.max_new_tokens.or(options.max_length).is_none() {
-            options.max_new_tokens = Some(most);
-        }
+        limit_length(&mut options, self.max_new_tokens, most);
         if let Some(least) = self.min_new_tokens {
             (options.min_new_tokens, options.min_length) = (least, 0);
         }
@@ -160,14 +156,10 @@ impl DecodingArgs {
             || self.min_p.is_some()
             || self.seed.is_some();
         let strategy = match (self.beams, folder) {
-            (Some(1), _) => Strategy::Greedy,
-            (Some(size), Strategy::Beam(folder)) => {
-                let mut beam = *folder;
-                beam.size = size.into();
-                beam.n_best = beam.n_best.min(beam.size);
-                Strategy::Beam(self.beam(beam))
-            }
-            (Some(size), _) => Strategy::Beam(self.beam(Beam::new(size.into()))),
+            (Some(size), folder) => match search(folder, size.into()) {
+                Strategy::Beam(beam) => Strategy::Beam(self.beam(beam)),
+                greedy => greedy,
+            },
             (None, Strategy::Sample(sampling)) => Strategy::Sample(self.sampling(*sampling)),
             (None, _) if samples => Strategy::Sample(self.sampling(Sampling::default())),
             (None, Strategy::Beam(beam)) => Strategy::Beam(self.beam(*beam)),
@@ -202,6 +194,27 @@ impl DecodingArgs {
         sampling.min_p = self.min_p.unwrap_or(sampling.min_p);
         sampling.seed = self.seed.unwrap_or(sampling.seed);
         sampling
+    }
+}
+
+/// A search with so many live hypotheses, otherwise like the folder's.
+pub(crate) fn search(folder: &Strategy, size: usize) -> Strategy {
+    let mut beam = match folder {
+        _ if size == 1 => return Strategy::Greedy,
+        Strategy::Beam(folder) => *folder,
+        _ => Beam::default(),
+    };
+    beam.size = size;
+    beam.n_best = beam.n_best.min(size);
+    Strategy::Beam(beam)
+}
+
+/// Sets the most tokens of an answer: what an option gives, or the folder, or else `most`.
+pub(crate) fn limit_length(options: &mut GenerationOptions, given: Option<u32>, most: usize) {
+    if let Some(given) = given {
+        (options.max_new_tokens, options.max_length) = (Some(given as usize), None);
+    } else if options.max_new_tokens.or(options.max_length).is_none() {
+        options.max_new_tokens = Some(most);
     }
 }
 

@@ -1,15 +1,46 @@
 //! Why a command ends early.
 
 use headrow::Error;
-use std::io;
+use std::io::{self, Write};
 
-/// The two ways to end early.
+/// The ways to end without success.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// Something is wrong: one line on standard error, exit status 2.
     Message(String),
+    /// Something was wrong with a part of the input, and has been told: exit status 2.
+    Told,
     /// Whoever read standard output has had enough: no word, exit status 0.
     ReaderGone,
+}
+
+/// What is wrong with single texts, while the others are worked on.
+#[derive(Debug, Default)]
+pub(crate) struct Complaints {
+    count: u64,
+}
+
+impl Complaints {
+    /// Tells what is wrong, in a line on standard error.
+    pub(crate) fn tell(&mut self, message: &str) {
+        self.count += 1;
+        tell(message);
+    }
+
+    /// How many there were.
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// How the command ends when all texts have been worked on.
+    pub(crate) fn end(&self) -> Result<(), Failure> {
+        if self.count == 0 { Ok(()) } else { Err(Failure::Told) }
+    }
+}
+
+/// A line on standard error. That may be closed; there is nobody to tell then.
+pub(crate) fn tell(message: &str) {
+    let _ = writeln!(io::stderr(), "headrow: {}", one_line(message));
 }
 
 impl Failure {

@@ -9,11 +9,13 @@ mod attention;
 mod decoding;
 mod embed;
 mod embedder;
+mod evaluate;
 mod failure;
 mod generate;
 mod info;
 mod options;
 mod progress;
+mod pronounce;
 mod score;
 mod similarity;
 mod source;
@@ -21,7 +23,6 @@ mod translate;
 
 use clap::{Parser, Subcommand};
 use failure::Failure;
-use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook};
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -67,6 +68,16 @@ enum Command {
     /// decoder's first token does not count, for nothing predicts it, and no end is added; beside an encoder all
     /// tokens of the target count, and its end is one of them.
     Score(score::Args),
+    /// Measure an encoder–decoder on pairs of texts, or a decoder on texts.
+    ///
+    /// Sources are translated and compared with the targets: BLEU as sacreBLEU counts it, error rates over what stands
+    /// between spaces. Perplexity and accuracy are those of the targets' tokens, the end of each included.
+    Evaluate(evaluate::Args),
+    /// Say how words are pronounced.
+    ///
+    /// A line of phonemes for each word, in order. The model is an encoder–decoder whose tokens stand between spaces:
+    /// letters in, phonemes out.
+    Pronounce(pronounce::Args),
     /// Draw attention maps as SVG, with the tokens on both axes.
     ///
     /// Rows are the tokens that attend, columns those they attend to; the darker the heavier. A grid shows layers and
@@ -87,14 +98,16 @@ fn main() -> ExitCode {
         Command::Generate(args) => generate::run(args),
         Command::Translate(args) => translate::run(args),
         Command::Score(args) => score::run(args),
+        Command::Evaluate(args) => evaluate::run(&args),
+        Command::Pronounce(args) => pronounce::run(args),
         Command::Attention(args) => attention::run(&args),
         Command::Info(args) => info::run(&args),
     });
     match done {
         Ok(()) | Err(Failure::ReaderGone) => ExitCode::SUCCESS,
+        Err(Failure::Told) => ExitCode::from(2),
         Err(Failure::Message(message)) => {
-            // Standard error may be closed; there is nobody to tell then.
-            let _ = writeln!(std::io::stderr(), "headrow: {}", failure::one_line(&message));
+            failure::tell(&message);
             ExitCode::from(2)
         }
     }

@@ -36,6 +36,8 @@ struct Lines {
     total: Option<u64>,
     read: u64,
     line: Vec<u8>,
+    /// Whether the rest of a line that is too long is still to be read.
+    unread: bool,
 }
 
 /// How much of a source has been read.
@@ -97,7 +99,7 @@ impl Source {
     fn lines(reader: Box<dyn Read>, place: String, total: Option<u64>) -> Source {
         let reader = BufReader::with_capacity(BUFFER, reader);
         Source::new(
-            Origin::Lines(Lines { reader, place, total, read: 0, line: Vec::new() }),
+            Origin::Lines(Lines { reader, place, total, read: 0, line: Vec::new(), unread: false }),
             "line",
         )
     }
@@ -129,11 +131,35 @@ impl Source {
     /// When reading fails, a line is too long or no UTF-8. The texts before it have been given out.
     pub(crate) fn next(&mut self, texts: &mut Vec<String>) -> Result<(), Failure> {
         texts.clear();
+        let mut lines = Vec::new();
+        self.next_each(&mut lines)?;
+        for line in lines {
+            match line {
+                Ok(text) => texts.push(text),
+                Err(problem) if texts.is_empty() => return Err(Failure::Message(problem)),
+                Err(problem) => {
+                    self.failure = Some(Failure::Message(problem));
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// [`Source::next`] that goes on behind a line which is too long or no UTF-8: in its place is what is wrong with it.
+    ///
+    /// # Errors
+    /// When reading fails. The texts before have been given out.
+    pub(crate) fn next_each(
+        &mut self,
+        texts: &mut Vec<Result<String, String>>,
+    ) -> Result<(), Failure> {
+        texts.clear();
         if let Some(failure) = self.failure.take() {
             return Err(failure);
         }
         match &mut self.origin {
-            Origin::Arguments(rest) => texts.extend(rest.take(BATCH)),
+            Origin::Arguments(rest) => texts.extend(rest.take(BATCH).map(Ok)),
             Origin::Lines(lines) => {
                 while texts.len() < BATCH && (texts.is_empty() || lines.has_whole_line()) {
                     match lines.next(self.given + texts.len() as u64) {
@@ -158,32 +184,33 @@ impl Lines {
         self.reader.buffer().contains(&b'\n')
     }
 
-    /// The next line without its end, which is `\n` or `\r\n`; the last one may have none.
-    fn next(&mut self, index: u64) -> Result<Option<String>, Failure> {
-        let Lines { reader, place, read, line, .. } = self;
-        let failure =
-            |problem: String| Failure::Message(format!("{place}: line {}: {problem}", index + 1));
+    /// The next line without its end, which is `\n` or `\r\n`, or what is wrong with it; the last one may have no end.
+    fn next(&mut self, index: u64) -> Result<Option<Result<String, String>>, Failure> {
+        let Lines { reader, place, read, line, unread, .. } = self;
+        let failure = |error: io::Error| Failure::Message(format!("{place}: {error}"));
+        if std::mem::take(unread) {
+            *read += reader.skip_until(b'\n').map_err(failure)? as u64;
+        }
         line.clear();
-        let count = reader
-            .take(LONGEST as u64 + 1)
-            .read_until(b'\n', line)
-            .map_err(|error| Failure::Message(format!("{place}: {error}")))?;
+        let count = reader.take(LONGEST as u64 + 1).read_until(b'\n', line).map_err(failure)?;
         *read += count as u64;
         if count == 0 {
             return Ok(None);
         }
-        if line.pop_if(|last| *last == b'\n').is_some() {
-            line.pop_if(|last| *last == b'\r');
-        }
-        if line.len() > LONGEST {
-            return Err(failure(format!("longer than {} MiB", LONGEST >> 20)));
-        }
-        match std::str::from_utf8(line) {
-            Ok(text) => Ok(Some(text.to_owned())),
-            Err(error) => {
-                Err(failure(format!("not UTF-8 from byte {} on", error.valid_up_to() + 1)))
+        let problem = |what: String| format!("{place}: line {}: {what}", index + 1);
+        match line.pop_if(|last| *last == b'\n') {
+            Some(_) => drop(line.pop_if(|last| *last == b'\r')),
+            None if line.len() > LONGEST => {
+                // Its rest may never end, and is nobody's concern before the next line is wanted.
+                *unread = true;
+                return Ok(Some(Err(problem(format!("longer than {} MiB", LONGEST >> 20)))));
             }
+            None => (),
         }
+        let text = std::str::from_utf8(line).map(str::to_owned).map_err(|error| {
+            problem(format!("not UTF-8 from byte {} on", error.valid_up_to() + 1))
+        });
+        Ok(Some(text))
     }
 }
 
@@ -220,7 +247,7 @@ mod tests {
                 Ok(()) if texts.is_empty() => return (batches, None),
                 Ok(()) => batches.push(texts.clone()),
                 Err(Failure::Message(message)) => return (batches, Some(message)),
-                Err(Failure::ReaderGone) => unreachable!("nothing is written"),
+                Err(other) => unreachable!("{other:?}: nothing is written"),
             }
         }
     }
@@ -240,6 +267,24 @@ mod tests {
         let (batches, failure) = all(&mut lines(&b"a\nb\n\xc3(\nc\n"[..]));
         assert_eq!(batches, [["a", "b"]]);
         assert_eq!(failure.unwrap(), "here: line 3: not UTF-8 from byte 1 on");
+    }
+
+    #[test]
+    fn bad_lines_leave_the_others_their_numbers() {
+        let long = "x".repeat(LONGEST + 7);
+        let mut source = lines(io::Cursor::new([long.as_bytes(), b"\na\n\xff\nb\n"].concat()));
+        let (mut all, mut texts) = (Vec::new(), Vec::new());
+        while source.next_each(&mut texts).is_ok() && !texts.is_empty() {
+            all.append(&mut texts);
+        }
+        let bad = |line: u64, what: &str| Err(format!("here: line {line}: {what}"));
+        let expected = [
+            bad(1, "longer than 4 MiB"),
+            Ok("a".to_owned()),
+            bad(3, "not UTF-8 from byte 1 on"),
+            Ok("b".to_owned()),
+        ];
+        assert_eq!(all, expected);
     }
 
     #[test]

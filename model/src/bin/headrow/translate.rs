@@ -1,13 +1,13 @@
 //! `headrow translate`: lines of one language into lines of another.
 
 use crate::decoding::{Answer, DecodingArgs, beams, n_best, text};
-use crate::failure::{Failure, culprit, explain};
+use crate::failure::{Complaints, Failure, explain};
 use crate::options::LanguageArgs;
 use crate::progress::Progress;
 use crate::source::Source;
 use clap::ValueEnum;
 use headrow::generate::{Generated, GenerationOptions};
-use headrow::{Error, Session, TextModel};
+use headrow::{Session, TextModel};
 use std::io::{BufWriter, StdoutLock, Write, stdout};
 
 /// Tokens of a translation where neither the folder nor an option sets a limit.
@@ -74,12 +74,14 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
     let session = args.model.sized_session(&model, sizes, &options)?;
     source.announce("texts");
     let out = BufWriter::new(stdout().lock());
-    let mut translator = Translator { model, session, options, format: args.format, out };
+    let complaints = Complaints::default();
+    let mut translator =
+        Translator { model, session, options, format: args.format, out, complaints };
     let (mut progress, mut texts, mut first) = (Progress::start(), Vec::new(), 0);
     loop {
-        source.next(&mut texts)?;
+        source.next_each(&mut texts)?;
         if texts.is_empty() {
-            return Ok(());
+            return translator.complaints.end();
         }
         translator.translate(&source, first, &texts)?;
         first += texts.len() as u64;
@@ -93,33 +95,46 @@ struct Translator {
     options: GenerationOptions,
     format: Format,
     out: BufWriter<StdoutLock<'static>>,
+    complaints: Complaints,
 }
 
 impl Translator {
-    /// Translates texts, and writes what precedes the first that is refused.
-    fn translate(&mut self, source: &Source, first: u64, texts: &[String]) -> Result<(), Failure> {
-        let (mut answers, mut failed) = (Vec::new(), None);
-        let mut whole = texts.len();
-        while whole > 0 {
-            let Err(error) = self.batch(&texts[..whole]).map(|done| answers = done) else { break };
-            // What is not about one text concerns them all.
-            whole = culprit(&error).unwrap_or(0);
-            failed = Some((whole, error));
+    /// Translates texts. A blank one has a blank answer; so has one that is refused, beside the word of why.
+    fn translate(
+        &mut self,
+        source: &Source,
+        first: u64,
+        texts: &[Result<String, String>],
+    ) -> Result<(), Failure> {
+        let wanted = texts.iter().flatten().filter(|text| !text.trim().is_empty());
+        let answers = self.model.translate_each(&mut self.session, wanted, &self.options)?;
+        let mut answers = answers.into_iter();
+        for (index, text) in (first..).zip(texts) {
+            let written = match text {
+                Err(problem) => self.refuse(problem),
+                Ok(text) if text.trim().is_empty() => self.write_blank(),
+                Ok(text) => match answers.next() {
+                    Some(Ok(generated)) => self.write(index, text, &generated),
+                    Some(Err(error)) => self.refuse(&explain(&source.name(index), error)),
+                    None => Ok(()),
+                },
+            };
+            written.map_err(Failure::output)?;
         }
-        for (index, (text, generated)) in (first..).zip(texts.iter().zip(&answers)) {
-            self.write(index, text, generated).map_err(Failure::output)?;
-        }
-        self.out.flush().map_err(Failure::output)?;
-        match failed {
-            None => Ok(()),
-            Some((index, error)) => {
-                Err(Failure::Message(explain(&source.name(first + index as u64), error)))
-            }
-        }
+        self.out.flush().map_err(Failure::output)
     }
 
-    fn batch(&mut self, texts: &[String]) -> Result<Vec<Generated>, Error> {
-        self.model.translate(&mut self.session, texts, &self.options)
+    fn refuse(&mut self, problem: &str) -> std::io::Result<()> {
+        self.complaints.tell(problem);
+        self.write_blank()
+    }
+
+    /// Keeps line n of the output that of the input. Records that have numbers need no such thing.
+    fn write_blank(&mut self) -> std::io::Result<()> {
+        match self.format {
+            Format::Plain if n_best(&self.options) == 1 => writeln!(self.out),
+            _ => Ok(()),
+        }
     }
 
     fn write(&mut self, index: u64, source: &str, generated: &Generated) -> std::io::Result<()> {
