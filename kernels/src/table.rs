@@ -1,7 +1,7 @@
 //! Which kernel runs on which instruction set: the only place where one is chosen.
 
 use crate::arch::{self, PackRows, Tile};
-use crate::attention::backward::{self, Weighed};
+use crate::attention::backward::{self, Part, Weighed};
 use crate::cpu::Isa;
 use crate::gemm::Write;
 use crate::gemm::epilogue::{self, Finish};
@@ -48,7 +48,7 @@ pub(crate) struct RowKernels {
     pub(crate) gradient: fn(Weighed<'_>, &mut [f32], &mut [f32]),
     pub(crate) dots: fn(Mat<'_>, Mat<'_>, &mut [f32]),
     pub(crate) finite: fn(&[f32]) -> bool,
-    pub(crate) scale: fn(f32, &mut [f32]),
+    pub(crate) scale: unsafe fn(f32, Part),
     pub(crate) finish: fn(&mut [f32], &Finish<'_>),
     pub(crate) rope: fn(&Turn<'_>, &mut [f32]),
     pub(crate) gate: fn(Activation, Mat<'_>, Mat<'_>, MatMut<'_>),
@@ -121,8 +121,9 @@ macro_rules! row_kernels {
             backward::finite_kernel(x)
         }
         $(#[target_feature(enable = $features)])?
-        fn scale(factor: f32, x: &mut [f32]) {
-            backward::scale_kernel(factor, x)
+        unsafe fn scale(factor: f32, part: Part) {
+            // SAFETY: the caller's promise.
+            unsafe { backward::scale_kernel(factor, part) }
         }
         $(#[target_feature(enable = $features)])?
         fn finish(row: &mut [f32], how: &Finish<'_>) {
@@ -240,7 +241,7 @@ macro_rules! row_kernels {
             // SAFETY: as above.
             finite: |x| unsafe { finite(x) },
             // SAFETY: as above.
-            scale: |factor, x| unsafe { scale(factor, x) },
+            scale: |factor, part| unsafe { scale(factor, part) },
             // SAFETY: as above.
             finish: |row, how| unsafe { finish(row, how) },
             // SAFETY: as above.

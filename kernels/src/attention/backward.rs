@@ -20,10 +20,10 @@
 mod row;
 mod unit;
 
-pub(crate) use row::{Weighed, dots_kernel, finite_kernel, gradient_kernel, scale_kernel};
+pub(crate) use row::{Part, Weighed, dots_kernel, finite_kernel, gradient_kernel, scale_kernel};
 
 use super::block::Operands;
-use super::blocking::{Blocking, row_of_scores};
+use super::blocking::Blocking;
 use super::segment::{Segment, Sequence};
 use super::{AttentionExtent, AttentionShape, Mask, Source};
 use crate::arch::FloatMode;
@@ -127,33 +127,19 @@ impl Place {
         self.base.wrapping_add(row * self.ld + column)
     }
 
+    /// Columns of some rows.
+    fn part(self, rows: Range<usize>, column: usize, cols: usize) -> Part {
+        let first = self.at(rows.start, column);
+        Part { first, rows: rows.len(), cols, ld: self.ld }
+    }
+
     /// A part of a row.
     ///
     /// # Safety
     /// It lies in the matrix, which is borrowed for `'r`, and nobody else uses it meanwhile.
-    unsafe fn part<'r>(self, row: usize, column: usize, len: usize) -> &'r mut [f32] {
-        if len == 0 {
-            return &mut [];
-        }
+    unsafe fn row<'r>(self, row: usize, column: usize, len: usize) -> &'r mut [f32] {
         // SAFETY: the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.at(row, column), len) }
-    }
-
-    /// `work` on a part of each row.
-    ///
-    /// # Safety
-    /// As [`Place::part`].
-    unsafe fn each_row(
-        self,
-        rows: Range<usize>,
-        column: usize,
-        len: usize,
-        mut work: impl FnMut(&mut [f32]),
-    ) {
-        for row in rows {
-            // SAFETY: the caller's promise.
-            work(unsafe { self.part(row, column, len) });
-        }
     }
 }
 
@@ -170,17 +156,15 @@ pub struct BackwardBlocking {
     pub copy_rows: usize,
 }
 
-/// Most rows in a block.
-const MOST_ROWS: usize = 48;
+/// Rows of a block, if the kernel's tiles divide it: products over the queries of a block store and load their sums once for so
+/// many steps, and twice as many were no faster.
+const ROWS: usize = 48;
 
 impl BackwardBlocking {
-    /// The sizes that [`attention_backward`] uses for segments of up to so many keys.
-    pub fn new(cpu: Cpu, keys: usize) -> BackwardBlocking {
-        let (mr, nr) = (cpu.table.gemm.mr, cpu.table.gemm.nr);
-        // Weights, gradients and one of them transposed take what the second level has, or more when it is small.
-        let rows = cpu.caches().l2 / size_of::<f32>() / 3 / row_of_scores(nr, keys).max(1);
-        let rows = (rows.min(MOST_ROWS) / mr * mr).max(4 * mr);
-        BackwardBlocking { rows, keys: 128, pack_keys: 4 * mr, copy_rows: 96 }
+    /// The sizes that [`attention_backward`] uses.
+    pub fn new(cpu: Cpu) -> BackwardBlocking {
+        let mr = cpu.table.gemm.mr;
+        BackwardBlocking { rows: ROWS / mr * mr, keys: 256, pack_keys: 4 * mr, copy_rows: 96 }
     }
 
     /// The same with every size at least 1.
@@ -228,8 +212,7 @@ pub fn attention_backward(
     gradients: AttentionGradients<'_>,
     stack: &mut Stack<'_>,
 ) {
-    let keys = AttentionExtent::of(segments).keys;
-    let blocking = BackwardBlocking::new(cpu, keys);
+    let blocking = BackwardBlocking::new(cpu);
     let operands = Operands { cpu, shape, q, mask };
     let saved = Saved { k, v, out, d_out };
     differentiate(operands, saved, par, &blocking, segments, gradients, stack);
@@ -274,10 +257,8 @@ pub fn attention_backward_scratch(
     shape: &AttentionShape,
     extent: AttentionExtent,
 ) -> Need {
-    let AttentionExtent { queries, keys } = extent;
-    // Shorter segments may have larger blocks.
-    let blocking = BackwardBlocking { rows: MOST_ROWS, ..BackwardBlocking::new(cpu, keys) };
-    unit::need(cpu, shape, &blocking, queries, keys).times(threads.max(1))
+    let blocking = BackwardBlocking::new(cpu);
+    attention_backward_blocked_scratch(cpu, &blocking, threads, shape, extent)
 }
 
 /// The scratch memory of [`attention_backward_blocked`] with up to `threads` workers.

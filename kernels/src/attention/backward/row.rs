@@ -49,20 +49,22 @@ pub(crate) fn gradient_kernel(how: Weighed<'_>, weights: &mut [f32], d: &mut [f3
     }
 }
 
-/// out\[i\] ← Σ_c a_ic·b_ic, element c fused into lane c mod 32, the lanes folded by halves.
+/// out\[i\] ← Σ_c a_ic·b_ic, element c fused into lane c mod 32, the lanes folded by halves. The last block of a
+/// row is filled up with zeros.
 #[inline(always)]
 pub(crate) fn dots_kernel(a: Mat<'_>, b: Mat<'_>, out: &mut [f32]) {
     for (i, out) in out.iter_mut().enumerate() {
         let (a, a_rest) = a.row(i).as_chunks::<LANES>();
         let (b, b_rest) = b.row(i).as_chunks::<LANES>();
         let mut lanes = [0.0f32; LANES];
-        for (a, b) in a.iter().zip(b) {
+        let mut add = |a: &[f32; LANES], b: &[f32; LANES]| {
             for l in 0..LANES {
                 lanes[l] = a[l].mul_add(b[l], lanes[l]);
             }
-        }
-        for (sum, (&a, &b)) in lanes.iter_mut().zip(a_rest.iter().zip(b_rest)) {
-            *sum = a.mul_add(b, *sum);
+        };
+        a.iter().zip(b).for_each(|(a, b)| add(a, b));
+        if !a_rest.is_empty() {
+            add(&filled_up(a_rest), &filled_up(b_rest));
         }
         let mut width = LANES;
         while width > 1 {
@@ -75,6 +77,17 @@ pub(crate) fn dots_kernel(a: Mat<'_>, b: Mat<'_>, out: &mut [f32]) {
     }
 }
 
+#[inline(always)]
+fn filled_up(rest: &[f32]) -> [f32; LANES] {
+    let mut block = [0.0; LANES];
+    match rest.first_chunk::<16>() {
+        // A piece of a known size is moved in registers.
+        Some(half) if rest.len() == 16 => block[..16].copy_from_slice(half),
+        _ => block[..rest.len()].copy_from_slice(rest),
+    }
+    block
+}
+
 /// Whether no element is NaN or infinite.
 #[inline(always)]
 pub(crate) fn finite_kernel(x: &[f32]) -> bool {
@@ -82,8 +95,39 @@ pub(crate) fn finite_kernel(x: &[f32]) -> bool {
     x.iter().fold(true, |finite, x| finite & (x.to_bits() & INFINITE != INFINITE))
 }
 
+/// Some columns of some rows, which one worker owns.
+#[derive(Clone, Copy)]
+pub(crate) struct Part {
+    pub(crate) first: *mut f32,
+    pub(crate) rows: usize,
+    pub(crate) cols: usize,
+    pub(crate) ld: usize,
+}
+
+impl Part {
+    /// `work` on each row.
+    ///
+    /// # Safety
+    /// The elements are there, and nobody else uses them meanwhile.
+    #[inline(always)]
+    pub(super) unsafe fn each_row(self, mut work: impl FnMut(&mut [f32])) {
+        let Part { first, rows, cols, ld } = self;
+        if cols == 0 {
+            return;
+        }
+        for i in 0..rows {
+            // SAFETY: row i < rows; the caller's promise.
+            work(unsafe { std::slice::from_raw_parts_mut(first.add(i * ld), cols) });
+        }
+    }
+}
+
 /// x·factor, and +0 for −0.
+///
+/// # Safety
+/// As for [`Part::each_row`].
 #[inline(always)]
-pub(crate) fn scale_kernel(factor: f32, x: &mut [f32]) {
-    x.iter_mut().for_each(|x| *x = *x * factor + 0.0);
+pub(crate) unsafe fn scale_kernel(factor: f32, part: Part) {
+    // SAFETY: the caller's promise.
+    unsafe { part.each_row(|row| row.iter_mut().for_each(|x| *x = *x * factor + 0.0)) };
 }

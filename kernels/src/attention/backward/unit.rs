@@ -1,6 +1,6 @@
 //! One head of keys and values of one sequence: its gradients, and those of the queries that meet it.
 
-use super::row::Weighed;
+use super::row::{Part, Weighed};
 use super::{BackwardBlocking, Place};
 use crate::arch::{Distance, PackArgs, Tile, TileArgs};
 use crate::attention::AttentionShape;
@@ -39,12 +39,14 @@ unsafe impl Sync for Call<'_> {}
 /// One head of keys and values of one sequence.
 struct Unit<'a> {
     sequence: Sequence<'a>,
-    kv_head: usize,
     /// Packed as keys are for scores: for Q·Kᵀ and for dO·Vᵀ.
     keys_across: Runs<'a>,
     values_across: Runs<'a>,
     /// For dX·K: as values are for weights.
     keys_down: Runs<'a>,
+    /// The gradients of its keys and values.
+    dk: Part,
+    dv: Part,
 }
 
 /// One block of queries: rows of weights and of gradients, `ld` apart.
@@ -55,8 +57,10 @@ struct Block<'a> {
     ld: usize,
     /// The keys that some row sees, counted from the first of `rows.keys`.
     all: Range<usize>,
-    /// Product for weights of which some are marked.
-    product: Tile,
+    /// Whether products pass marks over.
+    marked: bool,
+    /// Whether dK and dV hold nothing yet, so that the block writes over what is there.
+    begins: bool,
 }
 
 /// Rows of transposed weights: a multiple of 8 columns.
@@ -106,13 +110,15 @@ impl Call<'_> {
         let (nr, group) = (cpu.table.gemm.nr, shape.heads / shape.kv_heads);
         let (d_k, d_v) = (shape.d_k, shape.d_v);
         let key_rows = sequence.row..sequence.row + sequence.keys;
-        // SAFETY: (of all that writes) rows and columns of this unit; the caller's promise.
-        unsafe {
-            self.dk.each_row(key_rows.clone(), kv_head * d_k, d_k, |row| row.fill(0.0));
-            self.dv.each_row(key_rows.clone(), kv_head * d_v, d_v, |row| row.fill(0.0));
-        }
+        let dk = self.dk.part(key_rows.clone(), kv_head * d_k, d_k);
+        let dv = self.dv.part(key_rows, kv_head * d_v, d_v);
         let queries = sequence.count();
         if queries == 0 {
+            // SAFETY: rows and columns of this unit; the caller's promise.
+            unsafe {
+                dk.each_row(|row| row.fill(0.0));
+                dv.each_row(|row| row.fill(0.0));
+            }
             return;
         }
         let keys = sequence.keys_for(0..queries);
@@ -138,7 +144,7 @@ impl Call<'_> {
             run(k.as_ptr(), k.stride(), nr)
         };
 
-        let unit = Unit { sequence, kv_head, keys_across, values_across, keys_down };
+        let unit = Unit { sequence, keys_across, values_across, keys_down, dk, dv };
         // Of equal blocks none is small.
         let rows = queries.div_ceil(queries.div_ceil(self.blocking.rows));
         let rows = rows.next_multiple_of(cpu.table.gemm.mr).min(self.blocking.rows);
@@ -148,19 +154,19 @@ impl Call<'_> {
                     return;
                 }
                 let count = rows.min(queries - first);
+                let begins = head == kv_head * group && first == 0;
                 // SAFETY: queries of this unit.
-                unsafe { self.block(&unit, head, first, count, &mut stack) };
+                unsafe { self.block(&unit, head, first..first + count, begins, &mut stack) };
             }
         }
-        let scale = |factor: f32| move |row: &mut [f32]| (cpu.table.rows.scale)(factor, row);
         // SAFETY: as above.
         unsafe {
-            self.dk.each_row(key_rows.clone(), kv_head * d_k, d_k, scale(shape.scale));
-            self.dv.each_row(key_rows, kv_head * d_v, d_v, scale(1.0));
+            (cpu.table.rows.scale)(shape.scale, dk);
+            (cpu.table.rows.scale)(1.0, dv);
         }
     }
 
-    /// The part of `count` queries of one head in the gradients.
+    /// The part of some queries of one head in the gradients; `begins` says that it is the unit's first.
     ///
     /// # Safety
     /// As [`Call::unit`], whose queries and heads these are.
@@ -168,13 +174,13 @@ impl Call<'_> {
         &self,
         unit: &Unit<'_>,
         head: usize,
-        first: usize,
-        count: usize,
+        queries: Range<usize>,
+        begins: bool,
         stack: &mut Stack<'_>,
     ) {
         let Operands { cpu, shape, .. } = self.operands;
-        let (d_k, d_v) = (shape.d_k, shape.d_v);
-        let rows = Rows::new(&self.operands, unit.sequence, (head, first), count, false);
+        let (d_k, d_v, count) = (shape.d_k, shape.d_v, queries.len());
+        let rows = Rows::new(&self.operands, unit.sequence, (head, queries.start), count, false);
         let width = rows.keys.len();
         let ld = row_of_scores(cpu.table.gemm.nr, width);
         let (weights, mut stack) = stack.take::<f32>(count * ld);
@@ -186,7 +192,7 @@ impl Call<'_> {
         let (seen, mut stack) = stack.take::<usize>(3 * count);
         let (visible, mut stack) = stack.take::<u8>(width);
 
-        let at = unit.sequence.start + first;
+        let at = unit.sequence.start + queries.start;
         let columns = head * d_v..(head + 1) * d_v;
         let [out, d_out] =
             [self.out, self.d_out].map(|m| m.rows_range(at..at + count).columns(columns.clone()));
@@ -196,19 +202,23 @@ impl Call<'_> {
             *seen = self.operands.see(&rows, r, visible);
         }
         let all = Span::of(seen).all();
-        let gradient = |row: &mut [f32]| (cpu.table.rows.scale)(shape.scale, row);
-        if all.is_empty() {
-            // SAFETY: rows and columns of this unit.
-            unsafe { self.dq.each_row(at..at + count, head * d_k, d_k, |row| row.fill(0.0)) };
-            return;
-        }
+        let dq = self.dq.part(at..at + count, head * d_k, d_k);
         let mut block = Block {
             d_out: rows.over(d_out.as_ptr(), d_out.stride()),
             rows,
             ld,
             all,
-            product: cpu.table.gemm.tile,
+            marked: false,
+            begins,
         };
+        if block.all.is_empty() {
+            // SAFETY: rows and columns of this unit.
+            unsafe {
+                dq.each_row(|row| row.fill(0.0));
+                block.begin(unit);
+            }
+            return;
+        }
         if width >= self.blocking.copy_rows {
             block.rows = block.rows.copied(d_k, q_copy);
             block.d_out = block.d_out.copied(d_v, d_out_copy);
@@ -223,15 +233,16 @@ impl Call<'_> {
             };
             scores(&block.rows, unit.keys_across, weights);
             scores(&block.d_out, unit.values_across, d);
-            if !self.differentiate(&block, seen, means, weights, d, &mut stack) {
-                block.product = cpu.table.gemm.marked;
+            block.marked = !self.differentiate(&block, seen, means, weights, d, &mut stack);
+            if block.all.len() < unit.sequence.keys || block.marked {
+                block.begin(unit);
             }
             let (b, ldb) = (block.d_out.q, block.d_out.ldq);
-            self.over_queries(unit, &block, weights, transposed, (b, ldb, d_v), self.dv);
+            self.over_queries(&block, weights, transposed, (b, ldb), unit.dv);
             let (b, ldb) = (block.rows.q, block.rows.ldq);
-            self.over_queries(unit, &block, d, transposed, (b, ldb, d_k), self.dk);
-            self.over_keys(unit, &block, d);
-            self.dq.each_row(at..at + count, head * d_k, d_k, gradient);
+            self.over_queries(&block, d, transposed, (b, ldb), unit.dk);
+            self.over_keys(unit, &block, d, dq);
+            (cpu.table.rows.scale)(shape.scale, dq);
         }
     }
 
@@ -274,7 +285,7 @@ impl Call<'_> {
                 let d_added = mask.relative.zip(self.relative).map(|(relative, place)| {
                     let column = query.column(&relative, first);
                     // SAFETY: columns that the mask's table has (`Mask::check`), in a row that is ours.
-                    unsafe { place.part(query.head, column, end - first) }
+                    unsafe { place.row(query.head, column, end - first) }
                 });
                 let capped = shape.softcap.map(|cap| (cap, &capped[first..end]));
                 let how = Weighed { sum, mean, capped, d_added };
@@ -287,25 +298,24 @@ impl Call<'_> {
     /// to\[j\] ← to\[j\] + Σ_r x_rj·b_r over the rows of the block, for every key j of it: for dV and dK.
     ///
     /// # Safety
-    /// `b` are rows of so many columns, as far apart as said, one for each row of the block. Keys and columns are
-    /// those of the unit.
+    /// `b` are rows as wide as those of `to`, as far apart as said, one for each row of the block. `to` has a row for each key
+    /// of its sequence.
     unsafe fn over_queries(
         &self,
-        unit: &Unit<'_>,
         block: &Block<'_>,
         x: &[f32],
         transposed: &mut [f32],
-        (b, ldb, columns): (*const f32, usize, usize),
-        to: Place,
+        (b, ldb): (*const f32, usize),
+        to: Part,
     ) {
-        let Block { rows, ld, all, product, .. } = block;
-        if columns == 0 {
+        let Block { rows, ld, all, begins, .. } = block;
+        if to.cols == 0 {
             return;
         }
         let gemm = &self.operands.cpu.table.gemm;
+        let product = block.product(self.operands.cpu);
         let lda = across(rows.count);
         assert!(x.len() >= rows.count * ld && transposed.len() >= all.len() * lda);
-        let row = unit.sequence.row + rows.keys.start + all.start;
         // SAFETY: all keys of the block in `x` and in the target, and as many rows of transposed weights; the
         // rest is the caller's promise. `Cpu` proves the instruction set.
         unsafe {
@@ -320,16 +330,16 @@ impl Call<'_> {
             for first in (0..all.len()).step_by(self.blocking.keys) {
                 product(TileArgs {
                     m: self.blocking.keys.min(all.len() - first),
-                    n: columns,
+                    n: to.cols,
                     k: rows.count,
                     a: transposed.as_ptr().add(first * lda),
                     lda,
                     b,
                     ldb,
                     panel: gemm.nr,
-                    c: to.at(row + first, unit.kv_head * columns),
+                    c: to.first.add((rows.keys.start + all.start + first) * to.ld),
                     ldc: to.ld,
-                    accumulate: true,
+                    accumulate: !begins,
                     from: Distance::Near,
                 });
             }
@@ -339,37 +349,57 @@ impl Call<'_> {
     /// dq\[r\] ← Σ_j dx_rj·k_j over the keys of the block.
     ///
     /// # Safety
-    /// `dx` has the block's rows, which are the unit's.
-    unsafe fn over_keys(&self, unit: &Unit<'_>, block: &Block<'_>, dx: &[f32]) {
-        let Block { rows, ld, all, product, .. } = block;
-        let d_k = self.operands.shape.d_k;
-        if d_k == 0 {
+    /// `dx` has the block's rows, which are the unit's, and `dq` too.
+    unsafe fn over_keys(&self, unit: &Unit<'_>, block: &Block<'_>, dx: &[f32], dq: Part) {
+        let &Block { ref rows, ld, ref all, marked, .. } = block;
+        let product = block.product(self.operands.cpu);
+        if dq.cols == 0 {
             return;
         }
         let base = rows.keys.start;
-        let row = unit.sequence.start + rows.query;
         let keys = unit.keys_down;
-        // SAFETY: rows and columns of the unit; the caller's promise.
-        unsafe {
-            self.dq.each_row(row..row + rows.count, rows.head * d_k, d_k, |row| row.fill(0.0));
+        if marked {
+            // SAFETY: rows and columns of the unit.
+            unsafe { dq.each_row(|row| row.fill(0.0)) };
         }
         for (run, b) in keys.cut(base + all.start..base + all.end, self.blocking.keys) {
             // SAFETY: the keys of the block are within those of the unit, and its rows of `dx` hold them.
             unsafe {
                 product(TileArgs {
                     m: rows.count,
-                    n: d_k,
+                    n: dq.cols,
                     k: run.len(),
                     a: dx.as_ptr().add(run.start - base),
-                    lda: *ld,
+                    lda: ld,
                     b,
                     ldb: keys.ld,
                     panel: keys.panel,
-                    c: self.dq.at(row, rows.head * d_k),
-                    ldc: self.dq.ld,
-                    accumulate: true,
+                    c: dq.first,
+                    ldc: dq.ld,
+                    accumulate: marked || run.start > base + all.start,
                     from: Distance::Near,
                 });
+            }
+        }
+    }
+}
+
+impl Block<'_> {
+    /// The kernel for weights and gradients of scores.
+    fn product(&self, cpu: Cpu) -> Tile {
+        if self.marked { cpu.table.gemm.marked } else { cpu.table.gemm.tile }
+    }
+
+    /// Zeros in dK and dV, when they hold nothing yet.
+    ///
+    /// # Safety
+    /// They are the unit's, and nobody else uses them meanwhile.
+    unsafe fn begin(&mut self, unit: &Unit<'_>) {
+        if std::mem::take(&mut self.begins) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                unit.dk.each_row(|row| row.fill(0.0));
+                unit.dv.each_row(|row| row.fill(0.0));
             }
         }
     }
