@@ -56,7 +56,7 @@ pub(crate) struct RowKernels {
     pub(crate) activate_backward: fn(Activation, Mat<'_>, MatMut<'_>),
     pub(crate) gate_backward: fn(Activation, [Mat<'_>; 3], [MatMut<'_>; 2]),
     pub(crate) norm_backward: fn(&Norm<'_>, &[Moments], [Mat<'_>; 2], Write, MatMut<'_>),
-    pub(crate) norm_sums: fn(&[Moments], [Mat<'_>; 2], &mut [f32], &mut [f32]),
+    pub(crate) norm_sums: fn(&[Moments], [Mat<'_>; 2], [&mut [f32]; 2]),
     pub(crate) column_sums: fn(Mat<'_>, &mut [f32]),
     pub(crate) sum_of_squares: fn(&[f32]) -> f64,
     pub(crate) softmax_backward: fn(Mat<'_>, MatMut<'_>),
@@ -165,14 +165,9 @@ macro_rules! row_kernels {
             norm::backward::kernel::<_, $registers>(simd, how, saved, read, write, dx)
         }
         $(#[target_feature(enable = $features)])?
-        fn norm_sums(
-            saved: &[Moments],
-            read: [Mat<'_>; 2],
-            d_gamma: &mut [f32],
-            d_beta: &mut [f32],
-        ) {
+        fn norm_sums(saved: &[Moments], read: [Mat<'_>; 2], to: [&mut [f32]; 2]) {
             let simd = $token;
-            norm::backward::sums_kernel(simd, saved, read, d_gamma, d_beta)
+            norm::backward::sums_kernel(simd, saved, read, to)
         }
         $(#[target_feature(enable = $features)])?
         fn column_sums(x: Mat<'_>, to: &mut [f32]) {
@@ -259,7 +254,7 @@ macro_rules! row_kernels {
                 norm_backward(how, saved, read, write, dx)
             },
             // SAFETY: as above.
-            norm_sums: |saved, read, gamma, beta| unsafe { norm_sums(saved, read, gamma, beta) },
+            norm_sums: |saved, read, to| unsafe { norm_sums(saved, read, to) },
             // SAFETY: as above.
             column_sums: |x, to| unsafe { column_sums(x, to) },
             // SAFETY: as above.

@@ -254,10 +254,10 @@ fn a_mask_of_another_shape_is_refused() {
     masked(Cpu::detect(), 1.0, Visible::Columns(&[true; 4]), &[0.0; 6], 3);
 }
 
-/// A row of softmax or of its logarithm and the gradient that comes back through it.
-type Backward = fn(Cpu, Par<'_>, Mat<'_>, MatMut<'_>);
+/// What comes back through softmax or its logarithm: the kernel and its definition.
+type Backward = (fn(Cpu, Par<'_>, Mat<'_>, MatMut<'_>), fn(Mat<'_>, Mat<'_>) -> Vec<f64>);
 
-const BACKWARD: [(Backward, fn(Mat<'_>, Mat<'_>) -> Vec<f64>); 2] = [
+const BACKWARD: [Backward; 2] = [
     (softmax_backward, reference::softmax_backward),
     (log_softmax_backward, reference::log_softmax_backward),
 ];

@@ -5,10 +5,13 @@
 use headrow_benches::race::{Contender, race};
 use headrow_kernels::rows::math;
 use headrow_kernels::{
-    Activation, Cpu, LayerNorm, Mat, MatMut, Need, Par, RmsNorm, Rope, RopeLayout, Scratch,
-    Visible, activate, add_layer_norm, gate, layer_norm, log_softmax, masked_softmax, rms_norm,
-    rope, softmax,
+    Activation, Adam, Cpu, CrossEntropy, Dropout, LayerNorm, Mat, MatMut, Moments, Need, Par,
+    RmsNorm, Rope, RopeLayout, Scratch, Smoothing, TokenLoss, Visible, Write, activate,
+    activate_backward, adam, add_column_sums, add_dropout, add_layer_norm, cross_entropy_backward,
+    gate, gate_backward, layer_norm, layer_norm_backward, layer_norm_saving, log_softmax,
+    masked_softmax, rms_norm, rope, softmax, softmax_backward,
 };
+use std::cell::RefCell;
 use std::hint::black_box;
 use std::time::Duration;
 
@@ -68,6 +71,21 @@ fn main() {
                 rope(cpu, one, &tables, positions, whole / width, y.columns(0..whole));
             })
         };
+        let mut saved = vec![Moments::default(); rows];
+        layer_norm_saving(
+            cpu,
+            one,
+            &ln,
+            x,
+            &mut saved,
+            MatMut::new(&mut source.clone(), rows, cols),
+        );
+        let sums = RefCell::new([vec![0.0; cols], vec![0.0; cols]]);
+        let moments = RefCell::new([source.clone(), source.iter().map(|x| x * x).collect()]);
+        let losses = RefCell::new(vec![TokenLoss::default(); rows]);
+        let labels = vec![Some(1); rows];
+        let smoothed = CrossEntropy::default().with_smoothing(Smoothing::All(0.1));
+        let drop = Dropout::new(0.1, 1, 2);
         let ops: Vec<(&str, Op<'_>)> = vec![
             ("softmax", Box::new(|y| softmax(cpu, one, y))),
             ("masked softmax, scaled", masked(Visible::All)),
@@ -91,6 +109,55 @@ fn main() {
             ("SiLU gate", Box::new(|y| gate(cpu, one, Activation::Silu, x, residual, y))),
             ("RoPE, half-split", turned(RopeLayout::HalfSplit)),
             ("RoPE, interleaved", turned(RopeLayout::Interleaved)),
+            (
+                "LayerNorm, backward",
+                Box::new(|y| {
+                    let [gamma, beta] = &mut *sums.borrow_mut();
+                    let write = Write::Replace;
+                    let beta = Some(&mut beta[..]);
+                    layer_norm_backward(cpu, one, &ln, &saved, x, residual, write, y, gamma, beta);
+                }),
+            ),
+            (
+                "column sums",
+                Box::new(|y| add_column_sums(cpu, one, y.as_ref(), &mut sums.borrow_mut()[0])),
+            ),
+            (
+                "GELU, erf, backward",
+                Box::new(|y| activate_backward(cpu, one, Activation::GeluErf, x, y)),
+            ),
+            (
+                "GELU, tanh, backward",
+                Box::new(|y| activate_backward(cpu, one, Activation::GeluTanh, x, y)),
+            ),
+            (
+                "SiLU gate, backward",
+                Box::new(|y| {
+                    let up = &mut moments.borrow_mut()[0];
+                    let up = MatMut::new(up, rows, cols);
+                    gate_backward(cpu, one, Activation::Silu, x, residual, x, y, up);
+                }),
+            ),
+            ("softmax, backward", Box::new(|y| softmax_backward(cpu, one, x, y))),
+            (
+                "cross entropy, backward",
+                Box::new(|y| {
+                    let losses = &mut losses.borrow_mut();
+                    cross_entropy_backward(cpu, one, &smoothed, 0.5, y, &labels, losses);
+                }),
+            ),
+            ("add + dropout", Box::new(|y| add_dropout(cpu, one, &drop, x, residual, y))),
+            (
+                "Adam",
+                Box::new(|mut y| {
+                    let [m, v] = &mut *moments.borrow_mut();
+                    for i in 0..rows {
+                        let (m, v) = (&mut m[i * cols..][..cols], &mut v[i * cols..][..cols]);
+                        let (g, p) = (x.row(i), y.row_mut(i));
+                        adam(cpu, one, &Adam::default(), 9, 1e-4, 1.0, g, m, v, p);
+                    }
+                }),
+            ),
             ("exp", Box::new(|y| math::exp(cpu, one, y))),
             ("ln", Box::new(|y| math::ln(cpu, one, y))),
             ("erf", Box::new(|y| math::erf(cpu, one, y))),

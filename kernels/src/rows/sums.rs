@@ -22,7 +22,7 @@ use std::ops::Range;
 pub fn add_column_sums(cpu: Cpu, par: Par<'_>, x: Mat<'_>, sums: &mut [f32]) {
     let _mode = FloatMode::default_scope();
     assert!(x.cols() == sums.len(), "column sums of {x:?} into {}", sums.len());
-    for_columns(par, x.rows(), sums, &mut [], &|columns, sums, _| {
+    for_columns(par, x.rows(), [sums, &mut []], &|columns, [sums, _]| {
         (cpu.table.rows.column_sums)(x.columns(columns), sums);
     });
 }
@@ -69,19 +69,21 @@ pub(crate) fn squares_kernel(x: &[f32]) -> f64 {
     lanes[0]
 }
 
-/// `work(columns, their part of a, their part of b)` over sums down `rows` rows, shared out by columns. `b` is as
+/// Sums down the columns of two matrices; the second may be empty.
+pub(super) type TwoSums<'a> = [&'a mut [f32]; 2];
+
+/// `work(columns, their parts of a and of b)` over sums down `rows` rows, shared out by columns. `b` is as
 /// long as `a`, or empty.
 pub(super) fn for_columns(
     par: Par<'_>,
     rows: usize,
-    a: &mut [f32],
-    b: &mut [f32],
-    work: &(dyn Fn(Range<usize>, &mut [f32], &mut [f32]) + Sync),
+    [a, b]: TwoSums<'_>,
+    work: &(dyn Fn(Range<usize>, TwoSums<'_>) + Sync),
 ) {
     let cols = a.len();
     let (a, b) = (as_column(a, cols), as_column(b, cols));
     let work = |first, mut a: MatMut<'_>, mut b: MatMut<'_>| {
-        work(first..first + a.rows(), column(&mut a), column(&mut b));
+        work(first..first + a.rows(), [column(&mut a), column(&mut b)]);
     };
     match rows_per_chunk(par, cols, rows) {
         None => work(0, a, b),

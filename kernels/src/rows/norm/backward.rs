@@ -101,9 +101,9 @@ fn run(
         None => work(0, dx),
         Some(grain) => par.for_rows(dx, grain, &work),
     }
-    for_columns(par, rows, d_gamma, d_beta.unwrap_or_default(), &|columns, d_gamma, d_beta| {
+    for_columns(par, rows, [d_gamma, d_beta.unwrap_or_default()], &|columns, sums| {
         let read = [x, dy].map(|x| x.columns(columns.clone()));
-        (cpu.table.rows.norm_sums)(saved, read, d_gamma, d_beta);
+        (cpu.table.rows.norm_sums)(saved, read, sums);
     });
 }
 
@@ -194,8 +194,7 @@ pub(crate) fn sums_kernel<S: Vector>(
     simd: S,
     saved: &[Moments],
     read: [Mat<'_>; 2],
-    d_gamma: &mut [f32],
-    d_beta: &mut [f32],
+    [d_gamma, d_beta]: [&mut [f32]; 2],
 ) {
     match d_beta {
         [] => down_columns(simd, saved.len(), read, [d_gamma], Factors(saved)),
