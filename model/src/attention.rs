@@ -4,6 +4,12 @@
 //! has read so far in the decoder ([`SelfAttention::forward_cached`]), and the decoder attends to the encoder's
 //! output ([`CrossAttention`]).
 
+#[cfg(feature = "train")]
+mod backward;
+
+#[cfg(feature = "train")]
+pub(crate) use backward::{CrossKept, SelfKept, SourceRows};
+
 use crate::linear::{Call, Linear, room, take};
 use crate::observer::{Observer, Place};
 use crate::size::Size;

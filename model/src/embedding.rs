@@ -1,5 +1,11 @@
 //! §3.4: from ids to vectors: words times √d_model, plus position, plus token type; and back, from vectors to scores of words.
 
+#[cfg(feature = "train")]
+mod backward;
+
+#[cfg(feature = "train")]
+pub(crate) use backward::EmbeddingKept;
+
 use crate::config::TokenInput;
 use crate::linear::{Call, Linear, room, take};
 use crate::origin::Values;

@@ -1,5 +1,11 @@
 //! §3.3: the position-wise feed-forward network, FFN(x) = σ(xW₁ + b₁)W₂ + b₂, and its gated form.
 
+#[cfg(feature = "train")]
+mod backward;
+
+#[cfg(feature = "train")]
+pub(crate) use backward::FeedForwardKept;
+
 use crate::linear::{Call, Linear, room, take};
 use crate::size::Size;
 use crate::sublayer::Sum;

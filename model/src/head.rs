@@ -1,5 +1,11 @@
 //! What turns hidden states into an answer: poolings, classifiers, the read-out to the vocabulary.
 
+#[cfg(feature = "train")]
+mod backward;
+
+#[cfg(feature = "train")]
+pub(crate) use backward::MaskedLmKept;
+
 use crate::embedding::ReadOut;
 use crate::error::{Error, Result};
 use crate::linear::{Call, Linear, room, take};

@@ -1,5 +1,8 @@
 //! xW + b: the linear maps of every layer, with the weights packed for this machine.
 
+#[cfg(feature = "train")]
+pub(crate) mod backward;
+
 use crate::origin::Origin;
 use crate::size::Size;
 use headrow_kernels::{

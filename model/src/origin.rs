@@ -67,8 +67,6 @@ pub(crate) struct Piece {
     pub(crate) all: usize,
     /// Which of them these are, in this order.
     pub(crate) outputs: Vec<Range<usize>>,
-    /// Places of a convolution's window, which lie innermost in the tensor.
-    pub(crate) taps: usize,
 }
 
 /// What a tensor holds before training, by what it is for.

@@ -4,13 +4,13 @@
 //! a call on one thread allocates nothing. Sequences are packed one behind the other and padding is never
 //! computed; the result of a sequence has the same bits alone, in any batch, and with any number of threads.
 
-mod check;
+pub(crate) mod check;
 mod decode;
 mod encode;
 mod generate;
 mod options;
 mod pages;
-mod places;
+pub(crate) mod places;
 mod sequences;
 
 pub use decode::{Chunk, Output};

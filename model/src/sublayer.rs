@@ -1,5 +1,14 @@
 //! §3.1: what surrounds every sublayer, the residual sum and the layer normalisation.
 
+#[cfg(feature = "train")]
+mod backward;
+
+#[cfg(feature = "train")]
+pub(crate) use backward::{
+    SublayerKept, TrainingSite, branch_backward, norm_backward, sublayer_backward, sublayer_saving,
+    training_scratch,
+};
+
 use crate::config::{NormKind, NormPlacement};
 use crate::linear::{Call, room, take};
 use crate::observer::{Observer, Place};

@@ -7,6 +7,7 @@
 //! | §5.3 the rate of learning over the steps | `train/schedule.rs` |
 //! | §6.1 checkpoints averaged | `train/average.rs` |
 //! | checkpoints, and what a training tells | `train/checkpoint.rs`, `train/log.rs`, `train/plot.rs` |
+//! | gradients of the whole | `train/network.rs`; of each layer beside it |
 //! | the parameters as one vector, and what they begin as | `train/parameters.rs`, `train/initialise.rs` |
 //!
 //! [`Parameters`] has all numbers of a model one behind the other, as a checkpoint has its tensors; gradients and what an
@@ -24,9 +25,16 @@ mod initialise;
 mod log;
 mod loss;
 mod merges;
+mod network;
+mod objective;
+mod options;
 mod parameters;
+pub(crate) mod pass;
 mod plot;
+mod read_out;
 mod schedule;
+mod side;
+mod stack;
 mod vocabulary;
 
 pub use average::average;
@@ -37,6 +45,9 @@ pub use dataset::{Dataset, DatasetOptions, SpecialIds, Task};
 pub use examples::{Examples, Ragged};
 pub use log::{LogLine, MetricsLog, TrainLine, ValidationLine};
 pub use loss::Loss;
+pub use network::Network;
+pub use objective::{Dropping, Objective, Smoothing, Vectors};
+pub use options::NetworkOptions;
 pub use parameters::{Parameters, Precision};
 pub use plot::loss_curve;
 pub use schedule::Schedule;

@@ -124,6 +124,21 @@ impl<'a> Checkpoint<'a> {
         Checkpoint::empty("nothing".to_owned())
     }
 
+    /// Tensors of these names and shapes, without data.
+    #[cfg(feature = "train")]
+    pub(crate) fn described<'t>(
+        tensors: impl Iterator<Item = (&'t str, &'t [usize])>,
+    ) -> Checkpoint<'static> {
+        let mut checkpoint = Checkpoint::nothing();
+        checkpoint.tensors = tensors
+            .map(|(name, shape)| {
+                let (shape, dtype) = (shape.to_vec(), Dtype::F32);
+                (name.to_owned(), Tensor { source: 0, dtype, shape, bytes: 0..0 })
+            })
+            .collect();
+        checkpoint
+    }
+
     fn open_shards(folder: &Path, index: &Path) -> Result<Checkpoint<'static>> {
         let place = index.display().to_string();
         let json = read_file(index, MAX_INDEX)?;

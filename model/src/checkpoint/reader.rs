@@ -392,9 +392,8 @@ impl<'a> Reader<'a> {
         let pieces = parts.iter().zip(biases).map(|(part, bias)| {
             let initial = Initial::Maps(part.map_rows());
             let weight = self.place(&part.weight, &part.shape, initial).unwrap_or_default();
-            let Part { inputs_first, taps, ref outputs, .. } = *part;
-            let (all, outputs) = (part.all_outputs(), outputs.clone());
-            Piece { weight, bias, inputs_first, all, outputs, taps }
+            let (all, outputs) = (part.all_outputs(), part.outputs.clone());
+            Piece { weight, bias, inputs_first: part.inputs_first, all, outputs }
         });
         let pieces = pieces.collect();
         let outputs = parts.iter().map(Part::count).sum();

@@ -46,6 +46,21 @@ impl RelativeTable {
         self.longest - 1
     }
 
+    /// Replaces the number of every head and column.
+    #[cfg(feature = "train")]
+    pub(crate) fn refill(&mut self, number: impl Fn(usize, usize) -> f32) {
+        let columns = 2 * self.longest - 1;
+        for (i, value) in self.values.iter_mut().enumerate() {
+            *value = number(i / columns, i % columns);
+        }
+    }
+
+    /// Bytes that it takes.
+    #[cfg(feature = "train")]
+    pub(crate) fn bytes(&self) -> usize {
+        self.values.capacity() * size_of::<f32>()
+    }
+
     /// T5: the learned number of the offset's bucket. `weights` is buckets × heads, as checkpoints store it.
     /// (Raffel et al., "Exploring the Limits of Transfer Learning", 2020, §2.1.)
     ///

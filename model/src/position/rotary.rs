@@ -250,6 +250,12 @@ impl RotaryTables {
     pub fn positions(&self) -> usize {
         self.positions
     }
+
+    /// Bytes that they take.
+    #[cfg(feature = "train")]
+    pub(crate) fn bytes(&self) -> usize {
+        (self.cos.capacity() + self.sin.capacity()) * size_of::<f32>()
+    }
 }
 
 /// The rotary part of a config: an object of its own, and the fields beside it where older checkpoints have some.

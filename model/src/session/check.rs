@@ -81,7 +81,7 @@ fn check_numbers(what: &'static str, each: usize, count: usize, actual: usize) -
 }
 
 /// Neither empty nor longer than `maximum`.
-pub(super) fn check_length(sequence: usize, length: usize, maximum: usize) -> Result<()> {
+pub(crate) fn check_length(sequence: usize, length: usize, maximum: usize) -> Result<()> {
     match length {
         0 => Err(Error::EmptySequence { sequence }),
         _ if length > maximum => Err(Error::SequenceTooLong { sequence, tokens: length, maximum }),
@@ -90,7 +90,7 @@ pub(super) fn check_length(sequence: usize, length: usize, maximum: usize) -> Re
 }
 
 /// All below the vocabulary's size.
-pub(super) fn check_ids(sequence: usize, ids: &[u32], vocabulary: usize) -> Result<()> {
+pub(crate) fn check_ids(sequence: usize, ids: &[u32], vocabulary: usize) -> Result<()> {
     match ids.iter().position(|&id| id as usize >= vocabulary) {
         Some(index) => Err(Error::TokenId { sequence, index, id: ids[index], vocabulary }),
         None => Ok(()),

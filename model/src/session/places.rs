@@ -12,7 +12,7 @@ use headrow_kernels::{Mat, Relative};
 
 /// What one stack needs to know where its tokens stand.
 #[derive(Debug)]
-pub(super) struct PlaceTables {
+pub(crate) struct PlaceTables {
     /// Added to words: rows of their width.
     sinusoids: Vec<f32>,
     width: usize,
@@ -22,7 +22,7 @@ pub(super) struct PlaceTables {
 
 impl PlaceTables {
     /// Tables for sequences of up to `longest` tokens; `buckets` is what T5 learned, buckets × heads.
-    pub(super) fn new(
+    pub(crate) fn new(
         stack: &StackConfig,
         d_model: usize,
         buckets: &[f32],
@@ -52,7 +52,7 @@ impl PlaceTables {
     }
 
     /// Bytes of the tables for sequences of up to `longest` tokens.
-    pub(super) fn bytes(stack: &StackConfig, d_model: usize, longest: usize) -> usize {
+    pub(crate) fn bytes(stack: &StackConfig, d_model: usize, longest: usize) -> usize {
         let sinusoids = sinusoidal(stack, d_model)
             .map_or(0, |(_, first, width)| first.saturating_add(longest).saturating_mul(width));
         let relative = match &stack.relative {
@@ -64,13 +64,27 @@ impl PlaceTables {
     }
 
     /// The rows that are added to words.
-    pub(super) fn sinusoids(&self) -> Option<Mat<'_>> {
+    pub(crate) fn sinusoids(&self) -> Option<Mat<'_>> {
         let rows = self.sinusoids.len().checked_div(self.width)?;
         Some(Mat::new(&self.sinusoids, rows, self.width))
     }
 
+    /// Bytes that they take.
+    #[cfg(feature = "train")]
+    pub(crate) fn size(&self) -> usize {
+        let rotary = self.rotary.as_ref().map_or(0, RotaryTables::bytes);
+        let relative = self.relative.as_ref().map_or(0, RelativeTable::bytes);
+        self.sinusoids.capacity() * size_of::<f32>() + rotary + relative
+    }
+
+    /// The biases by distance, to be made anew of what was learned since.
+    #[cfg(feature = "train")]
+    pub(crate) fn relative_mut(&mut self) -> Option<&mut RelativeTable> {
+        self.relative.as_mut()
+    }
+
     /// What the layers share in a pass over tokens at these places.
-    pub(super) fn pass<'a>(&'a self, call: Call<'a>, places: &'a [u32]) -> Pass<'a> {
+    pub(crate) fn pass<'a>(&'a self, call: Call<'a>, places: &'a [u32]) -> Pass<'a> {
         let relative = self.relative.as_ref();
         Pass {
             call,

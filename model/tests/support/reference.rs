@@ -45,6 +45,11 @@ impl Reference {
         Reference { config: general.config.clone(), tensors: tensors.collect(), longest }
     }
 
+    /// Adds to one number of a tensor.
+    pub(crate) fn nudge(&mut self, name: &str, index: usize, by: f64) {
+        self.tensors.get_mut(name).expect(name)[index] += by;
+    }
+
     /// The encoder's output.
     pub(crate) fn encode(&self, given: Given<'_>) -> Rows {
         let stack = self.config.encoder.as_ref().unwrap();

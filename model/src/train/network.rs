@@ -1,0 +1,516 @@
+//! A model in training: losses of examples, and their gradients.
+
+use super::examples::{Examples, Ragged};
+use super::loss::Loss;
+use super::objective::{Dropping, Objective, Vectors};
+use super::options::{Limits, NetworkOptions};
+use super::parameters::Parameters;
+use super::pass::{Masks, TrainingPass, grown};
+use super::read_out::{Answer, AnswerKept};
+use super::side::{Env, Given, Parts, Side};
+use super::stack::Layers;
+use crate::attention::{Pass, SourceRows};
+use crate::checkpoint::{Plan, plan};
+use crate::config::{Config, StackConfig};
+use crate::error::{Error, Problems, Result};
+use crate::linear::Call;
+use crate::observer;
+use crate::transformer::Transformer;
+use crate::weights::Checkpoint;
+use headrow_kernels::{CrossEntropy, Mat, MatMut, Need, Scratch, Segment, Stack, Team};
+use std::sync::Arc;
+
+/// Computes losses and gradients of one model, one batch at a time.
+///
+/// All memory is taken when it is made, for the largest batch. Losses and gradients have the same bits with any number of
+/// threads and on every instruction set; those of several examples are sums in the order of their tokens.
+///
+/// ```
+/// use headrow::train::{Examples, Network, NetworkOptions, Objective, Parameters};
+/// # use headrow::{Config, Input, StackConfig, TokenInput};
+/// # let mut config = Config::general(16);
+/// # config.decoder = Some(StackConfig::paper(Input::Tokens(TokenInput::paper(9, 16)), 1, 16, 2, 32));
+/// let parameters = Parameters::initialise(&config, 1)?;
+/// let mut network = Network::new(&config, &NetworkOptions::default().with_max_tokens(64))?;
+/// let mut examples = Examples::default();
+/// examples.targets.push([0, 3, 4]);
+/// examples.labels.extend([Some(3), Some(4), Some(1)]);
+/// let mut gradients = vec![0.0; parameters.values().len()];
+/// let loss = network.accumulate(&parameters, &examples, &Objective::default(), None, &mut gradients)?;
+/// assert!(loss.mean() > 0.0 && gradients.iter().any(|&g| g != 0.0));
+/// # Ok::<(), headrow::Error>(())
+/// ```
+pub struct Network {
+    config: Config,
+    plan: Plan,
+    limits: Limits,
+    team: Team,
+    scratch: Scratch,
+    buffers: Buffers,
+}
+
+impl std::fmt::Debug for Network {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Network").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+/// What is kept of a pass.
+#[derive(Debug)]
+struct Buffers {
+    /// The encoder beside a decoder.
+    source: Option<Side>,
+    /// The stack that is read out.
+    target: Side,
+    /// Which rows of the source each sequence attends to.
+    crossing: Vec<Segment>,
+    answer: AnswerKept,
+}
+
+/// What both sides read in a pass.
+#[derive(Clone, Copy)]
+struct Inputs<'a> {
+    source: Option<Given<'a>>,
+    target: Given<'a>,
+}
+
+/// The model's parts.
+#[derive(Clone, Copy)]
+struct Model<'a> {
+    source: Option<Parts<'a>>,
+    target: Parts<'a>,
+    answer: Option<Answer<'a>>,
+}
+
+impl<'a> Model<'a> {
+    fn of(transformer: &'a Transformer, d_model: usize) -> Result<Model<'a>> {
+        let encoder = transformer
+            .encoder
+            .as_ref()
+            .map(|(entrance, encoder)| Parts { entrance, layers: Layers::Encoder(encoder) });
+        let decoder = transformer
+            .decoder
+            .as_ref()
+            .map(|(entrance, decoder)| Parts { entrance, layers: Layers::Decoder(decoder) });
+        let (source, target) = match (encoder, decoder) {
+            (source, Some(target)) => (source, target),
+            (Some(target), None) => (None, target),
+            (None, None) => return Err(Error::NoStack { stack: "stack" }),
+        };
+        Ok(Model { source, target, answer: Answer::of(transformer, d_model) })
+    }
+}
+
+/// What a pass over the whole model shares.
+struct Run<'a> {
+    model: Model<'a>,
+    env: Env<'a>,
+    inputs: Inputs<'a>,
+}
+
+impl Run<'_> {
+    fn forward(&self, buffers: &mut Buffers, stack: &mut Stack<'_>) {
+        let Buffers { source, target, crossing, .. } = buffers;
+        let Run { model, env, inputs } = self;
+        let mut encoded = None;
+        if let (Some(side), Some(parts), Some(given)) = (source, model.source, inputs.source) {
+            side.forward(*env, parts, given, None, stack);
+            encoded = Some(SourceRows { encoded: side.output(), segments: crossing });
+        }
+        target.forward(*env, model.target, inputs.target, encoded, stack);
+    }
+
+    /// Walks both stacks back from the gradient of the last states.
+    fn backward(
+        &self,
+        buffers: &mut Buffers,
+        gradients: &mut [f32],
+        observe: &mut dyn FnMut(observer::Side, usize, Mat<'_>),
+        stack: &mut Stack<'_>,
+    ) {
+        let Buffers { source, target, crossing, .. } = buffers;
+        let &Run { model, env, inputs } = self;
+        let target_side = match model.target.layers {
+            Layers::Encoder(_) => observer::Side::Encoder,
+            Layers::Decoder(_) => observer::Side::Decoder,
+        };
+        let mut of_target = |layer, d: Mat<'_>| observe(target_side, layer, d);
+        if let (Some(side), Some(parts), Some(given)) = (source, model.source, inputs.source) {
+            let (encoded, mut d_encoded) = side.output_and_gradient();
+            d_encoded.fill(0.0);
+            let crossed = (SourceRows { encoded, segments: crossing }, d_encoded);
+            let observe_target = &mut of_target;
+            target.backward(env, model.target, Some(crossed), gradients, observe_target, stack);
+            let mut of_source = |layer, d: Mat<'_>| observe(observer::Side::Encoder, layer, d);
+            side.backward(env, parts, None, gradients, &mut of_source, stack);
+            // A shared table takes what the source says before what the target does.
+            side.embedding_backward(env, parts, given, gradients, stack);
+        } else {
+            target.backward(env, model.target, None, gradients, &mut of_target, stack);
+        }
+        target.embedding_backward(env, model.target, inputs.target, gradients, stack);
+    }
+}
+
+impl Network {
+    /// A network for the models of `config`, with the tensors that this asks for.
+    ///
+    /// # Errors
+    /// When the config does not describe a model, reads images or spectrograms, or there is no memory.
+    pub fn new(config: &Config, options: &NetworkOptions) -> Result<Network> {
+        Network::build(config, &Checkpoint::nothing(), options)
+    }
+
+    /// A network for parameters that were read from a file, which may have other heads than the config names.
+    ///
+    /// # Errors
+    /// As [`Network::new`].
+    pub fn for_parameters(parameters: &Parameters, options: &NetworkOptions) -> Result<Network> {
+        let tensors = parameters.planned().iter();
+        let described = tensors.map(|tensor| (tensor.name.as_str(), tensor.shape.as_slice()));
+        Network::build(parameters.config(), &Checkpoint::described(described), options)
+    }
+
+    fn build(
+        config: &Config,
+        checkpoint: &Checkpoint<'_>,
+        options: &NetworkOptions,
+    ) -> Result<Network> {
+        let plan = plan(config, checkpoint)?;
+        let (d_model, limits) = (config.d_model, options.limits(config)?);
+        let model = Model::of(&plan.transformer, d_model)?;
+        let side = |parts, stack: &Option<StackConfig>, causal| match stack {
+            Some(stack) => Side::new(parts, stack, d_model, &limits, causal),
+            None => Err(Error::NoStack { stack: "stack" }),
+        };
+        let source = model.source.map(|parts| side(parts, &config.encoder, false)).transpose()?;
+        let target = match config.decoder.is_some() {
+            true => side(model.target, &config.decoder, true)?,
+            false => side(model.target, &config.encoder, false)?,
+        };
+        let crossing = Vec::with_capacity(source.as_ref().map_or(0, |_| limits.rows));
+        let answer = AnswerKept::new(model.answer, &limits);
+        let scratch = [model.source, Some(model.target)].into_iter().flatten();
+        let sides = scratch.map(|parts| Side::scratch(parts, d_model, &limits));
+        let need = sides.fold(Need::NONE, Need::or);
+        let need = need.or(model.answer.map_or(Need::NONE, |answer| answer.scratch(&limits)));
+        let refused = || Error::OutOfMemory(format!("{} bytes of scratch", need.bytes()));
+        let scratch = Scratch::try_new(need).ok_or_else(refused)?;
+        let team = match &options.pool {
+            Some(pool) => Team::with_pool(Arc::clone(pool), limits.threads),
+            None => Team::new(limits.threads),
+        };
+        let buffers = Buffers { source, target, crossing, answer };
+        Ok(Network { config: config.clone(), plan, limits, team, scratch, buffers })
+    }
+
+    /// What it is made for.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Most tokens of a batch on each side.
+    pub fn max_tokens(&self) -> usize {
+        self.limits.rows
+    }
+
+    /// Threads that work on a batch, the caller included.
+    pub fn threads(&self) -> usize {
+        self.team.threads()
+    }
+
+    /// Bytes of all buffers. Nothing else is allocated by a batch.
+    pub fn memory(&self) -> usize {
+        let Buffers { source, target, crossing, answer } = &self.buffers;
+        let sides = target.bytes() + source.as_ref().map_or(0, Side::bytes);
+        sides + grown(crossing) + answer.bytes() + self.scratch.bytes()
+    }
+
+    /// The losses of examples, without dropout.
+    ///
+    /// # Errors
+    /// Before anything is computed: when the parameters are those of another model, the batch is larger than the network was made
+    /// for, lengths do not fit, a sequence is empty or too long, an id or a label is outside the vocabulary, or the
+    /// model has no scores of words.
+    pub fn evaluate(
+        &mut self,
+        parameters: &Parameters,
+        examples: &Examples,
+        objective: &Objective,
+    ) -> Result<Loss> {
+        let inputs = self.lay_out_examples(parameters, examples)?;
+        self.check_labels(&examples.labels)?;
+        let how = CrossEntropy::default().with_smoothing(objective.smoothing);
+        self.run(parameters, inputs, None, |run, buffers, stack| {
+            run.forward(buffers, stack);
+            let Buffers { target, answer, .. } = buffers;
+            let head = run.model.answer.expect("checked with the labels");
+            let (pass, states) = (bare(run.env), target.output());
+            answer.evaluate(&pass, head, &how, states, &examples.labels, stack)
+        })
+    }
+
+    /// The losses of examples, and their gradients: ∂(Σ loss of every label)/∂parameters is added to `gradients`, so that several
+    /// batches can make one step, whose optimiser divides by the number of labels.
+    ///
+    /// # Errors
+    /// As [`Network::evaluate`], and when `gradients` is not as long as the parameters or the rate of dropout no
+    /// probability below 1.
+    pub fn accumulate(
+        &mut self,
+        parameters: &Parameters,
+        examples: &Examples,
+        objective: &Objective,
+        dropping: Option<Dropping>,
+        gradients: &mut [f32],
+    ) -> Result<Loss> {
+        let nothing = &mut |_, _, _: Mat<'_>| {};
+        self.accumulate_observed(parameters, examples, objective, dropping, gradients, nothing)
+    }
+
+    /// [`Network::accumulate`] that also shows the gradient of the residual stream: what layer ℓ reads, and, with ℓ the number of
+    /// layers, what the last one gives; from the last layer to the first. The bits are the same.
+    ///
+    /// # Errors
+    /// As [`Network::accumulate`].
+    pub fn accumulate_observed(
+        &mut self,
+        parameters: &Parameters,
+        examples: &Examples,
+        objective: &Objective,
+        dropping: Option<Dropping>,
+        gradients: &mut [f32],
+        observe: &mut dyn FnMut(observer::Side, usize, Mat<'_>),
+    ) -> Result<Loss> {
+        let inputs = self.lay_out_examples(parameters, examples)?;
+        self.check_labels(&examples.labels)?;
+        check_length("gradients", parameters.values().len(), gradients.len())?;
+        let how = CrossEntropy::default().with_smoothing(objective.smoothing);
+        self.run(parameters, inputs, dropping, |run, buffers, stack| {
+            run.forward(buffers, stack);
+            let Buffers { target, answer, .. } = buffers;
+            let head = run.model.answer.expect("checked with the labels");
+            let (pass, labels) = (bare(run.env), &examples.labels);
+            let (states, d) = target.output_and_gradient();
+            let loss = answer.learn(&pass, head, &how, states, labels, d, gradients, stack);
+            run.backward(buffers, gradients, observe, stack);
+            loss
+        })
+    }
+
+    /// The scores of every word at every token of the targets, tokens × vocabulary, without dropout.
+    ///
+    /// # Errors
+    /// As [`Network::evaluate`], and when `out` has another length.
+    pub fn logits(
+        &mut self,
+        parameters: &Parameters,
+        examples: &Examples,
+        out: &mut [f32],
+    ) -> Result<()> {
+        let inputs = self.lay_out_examples(parameters, examples)?;
+        let (rows, v) = (self.buffers.target.len(), self.answer()?.vocabulary());
+        check_length("the scores", rows * v, out.len())?;
+        let out = MatMut::new(out, rows, v);
+        self.run(parameters, inputs, None, |run, buffers, stack| {
+            run.forward(buffers, stack);
+            let Buffers { target, answer, .. } = buffers;
+            let head = run.model.answer.expect("it was asked for its vocabulary");
+            answer.scores(&bare(run.env), head, target.output(), out, stack);
+        })
+    }
+
+    /// The last states of stacks that read vectors, tokens of the targets × d_model, without dropout.
+    ///
+    /// # Errors
+    /// As [`Network::evaluate`] where no labels are concerned, and when `out` has another length.
+    pub fn states(
+        &mut self,
+        parameters: &Parameters,
+        sources: Option<Vectors<'_>>,
+        targets: Vectors<'_>,
+        out: &mut [f32],
+    ) -> Result<()> {
+        let inputs = self.lay_out_vectors(parameters, sources, targets)?;
+        check_length("the hidden states", targets.values.len(), out.len())?;
+        self.run(parameters, inputs, None, |run, buffers, stack| {
+            run.forward(buffers, stack);
+            let states = buffers.target.output();
+            MatMut::new(out, states.rows(), states.cols()).copy_from(states);
+        })
+    }
+
+    /// Adds to `gradients` those of a loss of the caller's own, whose gradient for the last states of stacks that read vectors is
+    /// `d_out`. That for the vectors is then in [`Network::source_gradient`] and [`Network::target_gradient`].
+    ///
+    /// # Errors
+    /// As [`Network::states`] and [`Network::accumulate`].
+    pub fn accumulate_states(
+        &mut self,
+        parameters: &Parameters,
+        sources: Option<Vectors<'_>>,
+        targets: Vectors<'_>,
+        dropping: Option<Dropping>,
+        d_out: &[f32],
+        gradients: &mut [f32],
+    ) -> Result<()> {
+        let inputs = self.lay_out_vectors(parameters, sources, targets)?;
+        check_length("the gradient of the states", targets.values.len(), d_out.len())?;
+        check_length("gradients", parameters.values().len(), gradients.len())?;
+        self.run(parameters, inputs, dropping, |run, buffers, stack| {
+            run.forward(buffers, stack);
+            let (states, mut d) = buffers.target.output_and_gradient();
+            d.copy_from(Mat::new(d_out, states.rows(), states.cols()));
+            run.backward(buffers, gradients, &mut |_, _, _| {}, stack);
+        })
+    }
+
+    /// The gradient of the vectors that the encoder beside a decoder has read, after [`Network::accumulate_states`].
+    pub fn source_gradient(&self) -> &[f32] {
+        self.buffers.source.as_ref().map_or(&[], Side::gradient)
+    }
+
+    /// The gradient of the vectors that the last stack has read, after [`Network::accumulate_states`].
+    pub fn target_gradient(&self) -> &[f32] {
+        self.buffers.target.gradient()
+    }
+
+    fn model(&self) -> Result<Model<'_>> {
+        Model::of(&self.plan.transformer, self.config.d_model)
+    }
+
+    fn answer(&self) -> Result<Answer<'_>> {
+        self.model()?.answer.ok_or(Error::NoHead { head: "read-out" })
+    }
+
+    fn lay_out_examples<'e>(
+        &mut self,
+        parameters: &Parameters,
+        examples: &'e Examples,
+    ) -> Result<Inputs<'e>> {
+        let lengths = |ragged: &'e Ragged| ragged.iter().map(<[u32]>::len);
+        let ids = |ragged: &'e Ragged| Given::Ids(ragged.ids(), None);
+        let source = self.buffers.source.is_some();
+        if let Some(side) = &mut self.buffers.source {
+            side.lay_out(lengths(&examples.sources))?;
+        }
+        self.buffers.target.lay_out(lengths(&examples.targets))?;
+        let source = source.then(|| ids(&examples.sources));
+        let inputs = Inputs { source, target: ids(&examples.targets) };
+        self.check(parameters, inputs)?;
+        Ok(inputs)
+    }
+
+    fn lay_out_vectors<'v>(
+        &mut self,
+        parameters: &Parameters,
+        sources: Option<Vectors<'v>>,
+        targets: Vectors<'v>,
+    ) -> Result<Inputs<'v>> {
+        let none = Vectors { values: &[], lengths: &[] };
+        let mut source = None;
+        if let Some(side) = &mut self.buffers.source {
+            let sources = sources.unwrap_or(none);
+            side.lay_out(sources.lengths.iter().copied())?;
+            source = Some(sources.into());
+        }
+        self.buffers.target.lay_out(targets.lengths.iter().copied())?;
+        let inputs = Inputs { source, target: targets.into() };
+        self.check(parameters, inputs)?;
+        Ok(inputs)
+    }
+
+    /// What was laid out against what is given and what it is computed from; pairs the sequences of both sides.
+    fn check(&mut self, parameters: &Parameters, inputs: Inputs<'_>) -> Result<()> {
+        self.check_parameters(parameters)?;
+        let d_model = self.config.d_model;
+        let model = Model::of(&self.plan.transformer, d_model)?;
+        let Buffers { source, target, crossing, .. } = &mut self.buffers;
+        target.check(model.target, inputs.target, d_model)?;
+        crossing.clear();
+        if let (Some(side), Some(parts), Some(given)) = (source, model.source, inputs.source) {
+            side.check(parts, given, d_model)?;
+            let (sources, targets) = (side.segments(), target.segments());
+            if sources.len() != targets.len() {
+                let (expected, actual) = (targets.len(), sources.len());
+                return Err(Error::Lengths { what: "sources", expected, actual });
+            }
+            let pairs = targets.iter().zip(sources);
+            crossing.extend(pairs.map(|(target, source)| {
+                Segment::full(target.queries.clone(), source.queries.clone())
+            }));
+        }
+        Ok(())
+    }
+
+    fn check_parameters(&self, parameters: &Parameters) -> Result<()> {
+        let (own, given) = (&self.plan.tensors, parameters.planned());
+        let mut problems = Problems::default();
+        for (own, given) in own.iter().zip(given) {
+            if (&own.name, &own.shape) != (&given.name, &given.shape) {
+                problems.add(|| {
+                    let (name, shape) = (&given.name, &given.shape);
+                    format!("{name} {shape:?}, expected {} {:?}", own.name, own.shape)
+                });
+            }
+        }
+        if own.len() != given.len() {
+            problems.add(|| format!("{} tensors, expected {}", given.len(), own.len()));
+        }
+        match problems.count() {
+            0 => Ok(()),
+            _ => Err(Error::Weights { place: "parameters".to_owned(), problems }),
+        }
+    }
+
+    fn check_labels(&self, labels: &[Option<u32>]) -> Result<()> {
+        let (expected, actual) = (self.buffers.target.len(), labels.len());
+        if expected != actual {
+            return Err(Error::Lengths { what: "labels", expected, actual });
+        }
+        let vocabulary = self.answer()?.vocabulary();
+        let beyond = |label: &Option<u32>| label.is_some_and(|label| label as usize >= vocabulary);
+        let Some(at) = labels.iter().position(beyond) else { return Ok(()) };
+        let segments = self.buffers.target.segments();
+        let sequence = segments.partition_point(|segment| segment.queries.end <= at);
+        let (index, id) = (at - segments[sequence].queries.start, labels[at].unwrap_or_default());
+        Err(Error::TokenId { sequence, index, id, vocabulary })
+    }
+
+    /// One team for a whole pass.
+    fn run<R>(
+        &mut self,
+        parameters: &Parameters,
+        inputs: Inputs<'_>,
+        dropping: Option<Dropping>,
+        pass: impl FnOnce(&Run<'_>, &mut Buffers, &mut Stack<'_>) -> R,
+    ) -> Result<R> {
+        let masks = match dropping {
+            Some(dropping) if dropping.check()? => {
+                let Dropping { rate, seed, step } = dropping;
+                Some(Masks { rate, seed, step, side: 0 })
+            }
+            _ => None,
+        };
+        let Network { config, plan, limits, team, scratch, buffers } = self;
+        let model = Model::of(&plan.transformer, config.d_model)?;
+        Ok(team.open(|par| {
+            let call = Call { cpu: limits.cpu, par };
+            let env = Env { call, parameters: parameters.values(), masks };
+            pass(&Run { model, env, inputs }, buffers, &mut scratch.stack())
+        }))
+    }
+}
+
+/// A pass that knows no places: of what stands behind the stacks.
+fn bare(env: Env<'_>) -> TrainingPass<'_> {
+    let pass = Pass { call: env.call, places: &[], rope: None, relative: None };
+    TrainingPass { pass, parameters: env.parameters, masks: None }
+}
+
+fn check_length(what: &'static str, expected: usize, actual: usize) -> Result<()> {
+    match expected == actual {
+        true => Ok(()),
+        false => Err(Error::Buffer { what, expected, actual }),
+    }
+}

@@ -1,0 +1,65 @@
+//! What a step minimises, what it drops, and inputs that are no tokens.
+
+use crate::error::{Error, Result};
+pub use headrow_kernels::Smoothing;
+
+/// What is minimised: the cross-entropy of the labels.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Objective {
+    /// What targets are worth beside the labelled word; 0.1 in the paper (§5.4).
+    pub smoothing: Smoothing,
+}
+
+impl Objective {
+    /// The same with label smoothing.
+    #[must_use]
+    pub fn with_smoothing(mut self, smoothing: Smoothing) -> Objective {
+        self.smoothing = smoothing;
+        self
+    }
+}
+
+/// Dropout (§5.4): on what each sublayer gives, before it is added to its input, and on the sums of embeddings and
+/// positions.
+///
+/// What is dropped is a function of seed, step and place: the same at any number of threads, and again in another run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Dropping {
+    /// The probability of each number to be dropped, from 0 to below 1.
+    pub rate: f32,
+    /// The seed.
+    pub seed: u64,
+    /// The number of the pass: those of one step, where several make one, differ too.
+    pub step: u64,
+}
+
+impl Dropping {
+    /// Drops numbers with probability `rate`, others in every pass.
+    pub fn new(rate: f32, seed: u64, step: u64) -> Dropping {
+        Dropping { rate, seed, step }
+    }
+
+    /// Whether anything is dropped.
+    ///
+    /// # Errors
+    /// When the rate is no probability below 1.
+    pub(super) fn check(&self) -> Result<bool> {
+        if (0.0..1.0).contains(&self.rate) {
+            return Ok(self.rate > 0.0);
+        }
+        let problem = format!("{} is not from 0 to below 1", self.rate);
+        let (place, field) = ("training".to_owned(), "dropout".to_owned());
+        Err(Error::Config { place, field, problem })
+    }
+}
+
+/// Sequences of vectors of d_model features, one behind the other, for stacks without embeddings.
+#[derive(Clone, Copy, Debug)]
+pub struct Vectors<'a> {
+    /// Tokens × d_model.
+    pub values: &'a [f32],
+    /// Tokens of each sequence.
+    pub lengths: &'a [usize],
+}

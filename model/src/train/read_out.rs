@@ -1,0 +1,278 @@
+//! From the last states to losses and back, some rows at a time: tokens × vocabulary are never there at once.
+
+use super::loss::Loss;
+use super::options::Limits;
+use super::pass::{TrainingPass, grown};
+use crate::embedding::ReadOut;
+use crate::head::{MaskedLm, MaskedLmKept};
+use crate::linear::room;
+use crate::transformer::Transformer;
+use headrow_kernels::{
+    Activation, CrossEntropy, Mat, MatMut, Need, Stack, TokenLoss, Write, cross_entropy,
+    cross_entropy_backward,
+};
+use std::ops::Range;
+
+/// Scores that are there at once, unless a single block of rows has more.
+const SCORES: usize = 1 << 20;
+/// Fewest rows of a block.
+const FEWEST: usize = 64;
+
+/// What stands between the last states and the scores.
+#[derive(Clone, Copy)]
+enum Before<'a> {
+    Masked(&'a MaskedLm),
+    ReadOut(&'a ReadOut),
+}
+
+/// The scores of words of a model.
+#[derive(Clone, Copy)]
+pub(super) struct Answer<'a> {
+    before: Before<'a>,
+    d_model: usize,
+}
+
+/// Buffers for it.
+#[derive(Debug, Default)]
+pub(super) struct AnswerKept {
+    masked: Option<MaskedLmKept>,
+    /// What the words' matrix reads, where that is not the last states.
+    read: Vec<f32>,
+    d_read: Vec<f32>,
+    scores: Vec<f32>,
+    losses: Vec<TokenLoss>,
+}
+
+impl<'a> Answer<'a> {
+    /// That of a decoder, or of a masked language model.
+    pub(super) fn of(transformer: &'a Transformer, d_model: usize) -> Option<Answer<'a>> {
+        let masked = transformer.heads.masked_lm.as_ref().map(Before::Masked);
+        let before = transformer.read_out.as_ref().map(Before::ReadOut).or(masked)?;
+        Some(Answer { before, d_model })
+    }
+
+    fn read_out(self) -> &'a ReadOut {
+        match self.before {
+            Before::Masked(head) => &head.read_out,
+            Before::ReadOut(read_out) => read_out,
+        }
+    }
+
+    /// Features that the words' matrix reads.
+    fn width(self) -> usize {
+        match self.before {
+            Before::Masked(head) => head.transform.width(),
+            Before::ReadOut(read_out) => read_out.reads(self.d_model),
+        }
+    }
+
+    /// v.
+    pub(super) fn vocabulary(self) -> usize {
+        self.read_out().words.place().len() / self.width().max(1)
+    }
+
+    /// Whether something stands between the states and the words' matrix.
+    fn transforms(self) -> bool {
+        match self.before {
+            Before::Masked(_) => true,
+            Before::ReadOut(read_out) => read_out.projection.is_some(),
+        }
+    }
+
+    /// Rows whose scores are there at once.
+    fn block(self, rows: usize) -> usize {
+        (SCORES / self.vocabulary().max(1)).max(FEWEST).min(rows)
+    }
+
+    /// Scratch of all of it.
+    pub(super) fn scratch(self, limits: &Limits) -> Need {
+        let &Limits { rows, threads, cpu, .. } = limits;
+        let score = self.read_out().score_scratch(cpu, threads, self.block(rows), self.width());
+        let (first, wide) = match self.before {
+            Before::Masked(head) => (head.transform_scratch(cpu, threads, rows), Need::NONE),
+            Before::ReadOut(read_out) => match &read_out.projection {
+                Some(map) => (map.training_scratch(cpu, threads, rows), room(rows, self.d_model)),
+                None => (Need::NONE, Need::NONE),
+            },
+        };
+        score.or(first.and(wide))
+    }
+
+    /// What the words' matrix reads: the states, or what is made of them.
+    fn transform<'s>(
+        self,
+        pass: &TrainingPass<'_>,
+        states: Mat<'s>,
+        masked: &mut Option<MaskedLmKept>,
+        read: &'s mut [f32],
+        stack: &mut Stack<'_>,
+    ) -> Mat<'s> {
+        if !self.transforms() {
+            return states;
+        }
+        let (rows, width) = (states.rows(), self.width());
+        let mut out = MatMut::new(&mut read[..rows * width], rows, width);
+        match (self.before, masked) {
+            (Before::Masked(head), Some(kept)) => {
+                head.transform(pass, states, kept, out.reborrow(), stack);
+            }
+            (Before::ReadOut(ReadOut { projection: Some(map), .. }), _) => {
+                let identity = Activation::Identity;
+                map.apply(
+                    pass.call,
+                    pass.parameters,
+                    states,
+                    identity,
+                    None,
+                    out.reborrow(),
+                    stack,
+                );
+            }
+            _ => {}
+        }
+        Mat::new(&read[..rows * width], rows, width)
+    }
+
+    /// d ← the gradient of the states, from `d_read`, that of what the words' matrix reads.
+    #[expect(clippy::too_many_arguments, reason = "what was read and kept, and the gradients")]
+    fn transform_backward(
+        self,
+        pass: &TrainingPass<'_>,
+        states: Mat<'_>,
+        masked: &Option<MaskedLmKept>,
+        d_read: Mat<'_>,
+        d: MatMut<'_>,
+        gradients: &mut [f32],
+        stack: &mut Stack<'_>,
+    ) {
+        match (self.before, masked) {
+            (Before::Masked(head), Some(kept)) => {
+                head.transform_backward(pass, states, kept, d_read, d, gradients, stack);
+            }
+            (Before::ReadOut(ReadOut { projection: Some(map), .. }), _) => {
+                map.add_gradients(pass.call, states, d_read, gradients, stack);
+                map.back(pass.call, pass.parameters, d_read, Write::Replace, d, stack);
+            }
+            _ => {}
+        }
+    }
+}
+
+impl AnswerKept {
+    /// For up to as many rows as the network takes.
+    pub(super) fn new(answer: Option<Answer<'_>>, limits: &Limits) -> AnswerKept {
+        let Some(answer) = answer else { return AnswerKept::default() };
+        let (rows, block) = (limits.rows, answer.block(limits.rows));
+        let read = if answer.transforms() { rows * answer.width() } else { 0 };
+        let masked = match answer.before {
+            Before::Masked(head) => Some(MaskedLmKept::new(head, rows)),
+            Before::ReadOut(_) => None,
+        };
+        AnswerKept {
+            masked,
+            read: vec![0.0; read],
+            d_read: vec![0.0; read],
+            scores: vec![0.0; block * answer.vocabulary()],
+            losses: vec![TokenLoss::default(); block],
+        }
+    }
+
+    /// Bytes that it takes.
+    pub(super) fn bytes(&self) -> usize {
+        let masked = self.masked.as_ref().map_or(0, MaskedLmKept::bytes);
+        let read = grown(&self.read) + grown(&self.d_read);
+        masked + read + grown(&self.scores) + grown(&self.losses)
+    }
+
+    /// Scores of all rows.
+    pub(super) fn scores(
+        &mut self,
+        pass: &TrainingPass<'_>,
+        answer: Answer<'_>,
+        states: Mat<'_>,
+        out: MatMut<'_>,
+        stack: &mut Stack<'_>,
+    ) {
+        let x = answer.transform(pass, states, &mut self.masked, &mut self.read, stack);
+        answer.read_out().score(pass.call, pass.parameters, x, out, stack);
+    }
+
+    /// The losses of the labels.
+    pub(super) fn evaluate(
+        &mut self,
+        pass: &TrainingPass<'_>,
+        answer: Answer<'_>,
+        how: &CrossEntropy<'_>,
+        states: Mat<'_>,
+        labels: &[Option<u32>],
+        stack: &mut Stack<'_>,
+    ) -> Loss {
+        let AnswerKept { masked, read, scores, losses, .. } = self;
+        let x = answer.transform(pass, states, masked, read, stack);
+        let (call, v) = (pass.call, answer.vocabulary());
+        let mut loss = Loss::default();
+        for rows in blocks(states.rows(), answer.block(losses.len())) {
+            let (labels, count) = (&labels[rows.clone()], rows.len());
+            let losses = &mut losses[..count];
+            let mut scores = MatMut::new(&mut scores[..count * v], count, v);
+            let x = x.rows_range(rows);
+            answer.read_out().score(call, pass.parameters, x, scores.reborrow(), stack);
+            cross_entropy(call.cpu, call.par, how, scores.as_ref(), labels, losses);
+            add_up(&mut loss, labels, losses);
+        }
+        loss
+    }
+
+    /// The same, and d ← the gradient of the states; those of the parameters are added to.
+    #[expect(clippy::too_many_arguments, reason = "the operands of the loss and their gradients")]
+    pub(super) fn learn(
+        &mut self,
+        pass: &TrainingPass<'_>,
+        answer: Answer<'_>,
+        how: &CrossEntropy<'_>,
+        states: Mat<'_>,
+        labels: &[Option<u32>],
+        mut d: MatMut<'_>,
+        gradients: &mut [f32],
+        stack: &mut Stack<'_>,
+    ) -> Loss {
+        let AnswerKept { masked, read, d_read, scores, losses } = self;
+        let x = answer.transform(pass, states, masked, read, stack);
+        let (call, v, width, all) = (pass.call, answer.vocabulary(), answer.width(), states.rows());
+        let mut d_x = match answer.transforms() {
+            true => MatMut::new(&mut d_read[..all * width], all, width),
+            false => d.reborrow(),
+        };
+        let mut loss = Loss::default();
+        for rows in blocks(all, answer.block(losses.len())) {
+            let (labels, count) = (&labels[rows.clone()], rows.len());
+            let losses = &mut losses[..count];
+            let mut scores = MatMut::new(&mut scores[..count * v], count, v);
+            let (x, d_x) = (x.rows_range(rows.clone()), d_x.reborrow().rows_range(rows));
+            let (read_out, parameters) = (answer.read_out(), pass.parameters);
+            read_out.score(call, parameters, x, scores.reborrow(), stack);
+            cross_entropy_backward(call.cpu, call.par, how, 1.0, scores.reborrow(), labels, losses);
+            add_up(&mut loss, labels, losses);
+            read_out.score_backward(call, parameters, x, scores, d_x, gradients, stack);
+        }
+        if answer.transforms() {
+            let d_read = Mat::new(&d_read[..all * width], all, width);
+            answer.transform_backward(pass, states, masked, d_read, d, gradients, stack);
+        }
+        loss
+    }
+}
+
+/// Rows in blocks, from the first on.
+fn blocks(rows: usize, block: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..rows).step_by(block.max(1)).map(move |first| first..rows.min(first + block))
+}
+
+fn add_up(loss: &mut Loss, labels: &[Option<u32>], losses: &[TokenLoss]) {
+    for (_, token) in labels.iter().zip(losses).filter(|(label, _)| label.is_some()) {
+        loss.smoothed += token.smoothed;
+        loss.nll += token.nll;
+        loss.tokens += 1;
+        loss.correct += usize::from(token.correct);
+    }
+}

@@ -1,0 +1,328 @@
+//! One stack of a network in training, with what it reads.
+
+use super::objective::Vectors;
+use super::options::Limits;
+use super::pass::{Masks, TrainingPass, grown};
+use super::stack::{Layers, Observed, Sight, Sinks, StackKept};
+use crate::attention::SourceRows;
+use crate::config::{RelativePositions, StackConfig};
+use crate::embedding::{Embedding, EmbeddingKept, Tokens};
+use crate::error::{Error, Result};
+use crate::linear::Call;
+use crate::position::{BucketRange, bucket};
+use crate::session::check::{check_ids, check_length};
+use crate::session::places::PlaceTables;
+use crate::transformer::Entrance;
+use headrow_kernels::{Mat, MatMut, Need, Segment, Stack};
+
+/// What a side reads in a pass.
+#[derive(Clone, Copy)]
+pub(super) enum Given<'a> {
+    Ids(&'a [u32], Option<&'a [u32]>),
+    Vectors(&'a [f32]),
+}
+
+impl<'a> From<Vectors<'a>> for Given<'a> {
+    fn from(vectors: Vectors<'a>) -> Given<'a> {
+        Given::Vectors(vectors.values)
+    }
+}
+
+/// What both sides compute from.
+#[derive(Clone, Copy)]
+pub(super) struct Env<'a> {
+    pub(super) call: Call<'a>,
+    pub(super) parameters: &'a [f32],
+    pub(super) masks: Option<Masks>,
+}
+
+/// The parts of the model that make a side.
+#[derive(Clone, Copy)]
+pub(super) struct Parts<'a> {
+    pub(super) entrance: &'a Entrance,
+    pub(super) layers: Layers<'a>,
+}
+
+impl<'a> Parts<'a> {
+    fn embedding(self) -> Option<&'a Embedding> {
+        match self.entrance {
+            Entrance::Embedding(embedding) => Some(embedding),
+            _ => None,
+        }
+    }
+}
+
+/// Buffers of one side, and where its tokens stand.
+#[derive(Debug)]
+pub(super) struct Side {
+    number: u64,
+    rows: usize,
+    longest: usize,
+    causal: bool,
+    window: Option<usize>,
+    vocabulary: usize,
+    types: usize,
+    /// An id whose look-ups teach nothing.
+    fixed: Option<u32>,
+    kept: StackKept,
+    embedding: Option<EmbeddingKept>,
+    tables: PlaceTables,
+    heads: usize,
+    /// The bucket of each column of the biases by distance.
+    buckets: Vec<usize>,
+    d_table: Vec<f32>,
+    segments: Vec<Segment>,
+    places: Vec<u32>,
+    d: Vec<f32>,
+}
+
+impl Side {
+    pub(super) fn new(
+        parts: Parts<'_>,
+        stack: &StackConfig,
+        d_model: usize,
+        limits: &Limits,
+        causal: bool,
+    ) -> Result<Side> {
+        if matches!(parts.entrance, Entrance::Patches(_) | Entrance::Spectrogram(_)) {
+            return Err(Error::Unsupported {
+                place: "training".to_owned(),
+                field: "input".to_owned(),
+                value: stack.input.name().to_owned(),
+                hint: " (expected tokens or vectors)".to_owned(),
+            });
+        }
+        let rows = limits.rows;
+        let longest = limits.longest.min(stack.max_length()).max(1);
+        let mut buckets = Vec::new();
+        let mut learned = Vec::new();
+        if let RelativePositions::Buckets { buckets: count, max_distance } = stack.relative {
+            let range = if causal { BucketRange::Past } else { BucketRange::Both };
+            let reach = longest as isize - 1;
+            learned = vec![0.0; count * stack.heads];
+            buckets
+                .extend((-reach..=reach).map(|offset| bucket(range, count, max_distance, offset)));
+        }
+        let tables = PlaceTables::new(stack, d_model, &learned, longest, causal)?;
+        let tokens = stack.tokens();
+        Ok(Side {
+            number: u64::from(causal),
+            rows,
+            longest,
+            causal,
+            window: stack.window,
+            vocabulary: stack.vocabulary(),
+            types: tokens.map_or(0, |tokens| tokens.token_types),
+            fixed: None,
+            kept: StackKept::new(parts.layers, rows, d_model),
+            embedding: parts.embedding().map(|embedding| EmbeddingKept::new(embedding, rows)),
+            tables,
+            heads: stack.heads,
+            d_table: vec![0.0; buckets.len() * stack.heads],
+            buckets,
+            segments: Vec::with_capacity(rows),
+            places: Vec::with_capacity(rows),
+            d: vec![0.0; rows * d_model],
+        })
+    }
+
+    /// Scratch of its passes.
+    pub(super) fn scratch(parts: Parts<'_>, d_model: usize, limits: &Limits) -> Need {
+        let Limits { rows, longest, threads, cpu } = *limits;
+        let layers = parts.layers.scratch(cpu, threads, rows, longest, d_model);
+        let embedding = parts.embedding();
+        let embedding = embedding.map(|e| e.training_scratch(cpu, threads, rows, d_model));
+        layers.or(embedding.unwrap_or(Need::NONE))
+    }
+
+    /// Bytes that it takes.
+    pub(super) fn bytes(&self) -> usize {
+        let lists = grown(&self.segments) + grown(&self.places) + grown(&self.buckets);
+        let embedding = self.embedding.as_ref().map_or(0, EmbeddingKept::bytes);
+        let gradients = grown(&self.d) + grown(&self.d_table);
+        self.kept.bytes() + embedding + self.tables.size() + lists + gradients
+    }
+
+    /// Where the sequences of a batch stand.
+    pub(super) fn lay_out(&mut self, lengths: impl Iterator<Item = usize>) -> Result<()> {
+        self.segments.clear();
+        self.places.clear();
+        for (sequence, length) in lengths.enumerate() {
+            check_length(sequence, length, self.longest)?;
+            let start = self.places.len();
+            let rows = start..start + length;
+            if rows.end > self.rows {
+                let (what, maximum) = ("tokens", self.rows);
+                return Err(Error::BatchTooLarge { what, actual: rows.end, maximum });
+            }
+            self.places.extend(0..length as u32);
+            let segment = match (self.causal, self.window) {
+                (true, None) => Segment::causal(rows.clone(), rows),
+                (true, Some(window)) => Segment::causal(rows.clone(), rows).with_window(window),
+                (false, None) => Segment::full(rows.clone(), rows),
+                (false, Some(window)) => {
+                    Segment::banded(rows.clone(), rows, window - 1, window - 1)
+                }
+            };
+            self.segments.push(segment);
+        }
+        Ok(())
+    }
+
+    /// That what is given is what is read, and fits the lengths.
+    pub(super) fn check(&self, parts: Parts<'_>, given: Given<'_>, d_model: usize) -> Result<()> {
+        let rows = self.places.len();
+        let lengths = |what, expected, actual| match expected == actual {
+            true => Ok(()),
+            false => Err(Error::Lengths { what, expected, actual }),
+        };
+        match (parts.entrance, given) {
+            (Entrance::Embedding(_), Given::Ids(ids, types)) => {
+                lengths("ids", rows, ids.len())?;
+                lengths("token types", rows, types.map_or(rows, <[u32]>::len))?;
+                for (sequence, segment) in self.segments.iter().enumerate() {
+                    check_ids(sequence, &ids[segment.queries.clone()], self.vocabulary)?;
+                    let types = types.map(|types| &types[segment.queries.clone()]);
+                    check_types(sequence, types.unwrap_or_default(), self.types)?;
+                }
+                Ok(())
+            }
+            (Entrance::Vectors, Given::Vectors(values)) => {
+                lengths("numbers of vectors", rows * d_model, values.len())
+            }
+            (Entrance::Vectors, _) => {
+                Err(Error::WrongInput { expected: "vectors", actual: "tokens" })
+            }
+            _ => Err(Error::WrongInput { expected: "tokens", actual: "vectors" }),
+        }
+    }
+
+    /// Tokens of the batch.
+    pub(super) fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Which rows each sequence has.
+    pub(super) fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// The last states.
+    pub(super) fn output(&self) -> Mat<'_> {
+        self.kept.output(self.places.len())
+    }
+
+    /// The last states, and where their gradient is to be written.
+    pub(super) fn output_and_gradient(&mut self) -> (Mat<'_>, MatMut<'_>) {
+        let rows = self.places.len();
+        let output = self.kept.output(rows);
+        let d_model = output.cols();
+        (output, MatMut::new(&mut self.d[..rows * d_model], rows, d_model))
+    }
+
+    /// The gradient of what entered, after a pass back.
+    pub(super) fn gradient(&self) -> &[f32] {
+        let output = self.output();
+        &self.d[..output.rows() * output.cols()]
+    }
+
+    /// Runs the stack over what is given.
+    pub(super) fn forward(
+        &mut self,
+        env: Env<'_>,
+        parts: Parts<'_>,
+        given: Given<'_>,
+        source: Option<SourceRows<'_>>,
+        stack: &mut Stack<'_>,
+    ) {
+        let place = parts.layers.buckets().place.clone();
+        let (numbers, heads, buckets) = (&env.parameters[place], self.heads, &self.buckets);
+        if !numbers.is_empty()
+            && let Some(table) = self.tables.relative_mut()
+        {
+            table.refill(|head, column| numbers[buckets[column] * heads + head]);
+        }
+        let rows = self.places.len();
+        let Side { kept, embedding, tables, places, segments, number, .. } = self;
+        let masks = env.masks.map(|masks| Masks { side: *number, ..masks });
+        let pass = tables.pass(env.call, places);
+        let pass = TrainingPass { pass, parameters: env.parameters, masks };
+        match (given, parts.embedding(), embedding) {
+            (Given::Ids(ids, types), Some(layer), Some(embedding)) => {
+                let tokens = Tokens { ids, types, places };
+                let (sinusoids, out) = (tables.sinusoids(), kept.entering(rows));
+                layer.apply(&pass, tokens, sinusoids, embedding, out, stack);
+            }
+            (Given::Vectors(values), ..) => {
+                let mut out = kept.entering(rows);
+                let d_model = out.cols();
+                out.copy_from(Mat::new(values, rows, d_model));
+            }
+            _ => unreachable!("the kind of an input is checked before a pass"),
+        }
+        kept.forward(&pass, parts.layers, Sight { rows, segments, source }, stack);
+    }
+
+    /// Walks the stack back from the gradient of its output, which becomes that of what entered.
+    pub(super) fn backward(
+        &mut self,
+        env: Env<'_>,
+        parts: Parts<'_>,
+        source: Option<(SourceRows<'_>, MatMut<'_>)>,
+        gradients: &mut [f32],
+        observe: Observed<'_>,
+        stack: &mut Stack<'_>,
+    ) {
+        let rows = self.places.len();
+        let Side { kept, tables, places, segments, d_table, buckets, heads, d, .. } = self;
+        let masks = env.masks.map(|masks| Masks { side: self.number, ..masks });
+        let pass = tables.pass(env.call, places);
+        let pass = TrainingPass { pass, parameters: env.parameters, masks };
+        let (source, d_encoded) = source.unzip();
+        let sight = Sight { rows, segments, source };
+        d_table.fill(0.0);
+        let distances = buckets.len();
+        let to = (distances > 0).then(|| MatMut::new(d_table, *heads, distances));
+        let mut sinks = Sinks { gradients, d_encoded, d_table: to };
+        let d_model = kept.output(rows).cols();
+        let d = MatMut::new(&mut d[..rows * d_model], rows, d_model);
+        kept.backward(&pass, parts.layers, sight, d, &mut sinks, observe, stack);
+        let Sinks { gradients, d_table: Some(d_table), .. } = sinks else { return };
+        let numbers = &mut gradients[parts.layers.buckets().place.clone()];
+        for head in 0..*heads {
+            let columns = d_table.as_ref().row(head).iter();
+            columns.zip(&*buckets).for_each(|(d, bucket)| numbers[bucket * *heads + head] += d);
+        }
+    }
+
+    /// What the embeddings learn from the gradient of what entered.
+    pub(super) fn embedding_backward(
+        &mut self,
+        env: Env<'_>,
+        parts: Parts<'_>,
+        given: Given<'_>,
+        gradients: &mut [f32],
+        stack: &mut Stack<'_>,
+    ) {
+        let rows = self.places.len();
+        let masks = env.masks.map(|masks| Masks { side: self.number, ..masks });
+        let pass = self.tables.pass(env.call, &self.places);
+        let pass = TrainingPass { pass, parameters: env.parameters, masks };
+        if let (Some(layer), Some(kept), Given::Ids(ids, _)) =
+            (parts.embedding(), &self.embedding, given)
+        {
+            let d_model = self.kept.output(rows).cols();
+            let d = MatMut::new(&mut self.d[..rows * d_model], rows, d_model);
+            layer.backward(&pass, ids, self.fixed, kept, d, gradients, stack);
+        }
+    }
+}
+
+/// All below the number of types; a model without takes zeros.
+fn check_types(sequence: usize, given: &[u32], types: usize) -> Result<()> {
+    let types = types.max(1);
+    match given.iter().position(|&token_type| token_type as usize >= types) {
+        Some(index) => Err(Error::TokenType { sequence, index, token_type: given[index], types }),
+        None => Ok(()),
+    }
+}
