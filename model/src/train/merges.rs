@@ -1,7 +1,8 @@
 //! Byte-pair encoding learnt from counted words (Sennrich et al., 2016).
 //!
-//! The trainer of the `tokenizers` crate is not used: it keeps a pair in its queue more than once and takes equal
-//! entries in the order of a randomly seeded hash, and it counts in threads of a global pool.
+//! The trainer of the `tokenizers` crate finds the same merges, but promises no order: where two ways of merging come to the same
+//! token its queue may hold a pair twice, equal entries come as a randomly seeded hash has them, and pairs are
+//! counted by threads of a global pool. Here nothing but counts and ids decides.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
