@@ -4,7 +4,8 @@
 //! |---|---|
 //! | §5.1 texts, vocabularies, batches | `train/data.rs`, `train/vocabulary.rs`, `train/dataset.rs`, `train/batches.rs` |
 //! | §5.1 what a step learns from | `train/examples.rs` |
-//! | §5.3 the rate of learning over the steps | `train/schedule.rs` |
+//! | §5.3 the rate of learning over the steps, and Adam | `train/schedule.rs`, `train/optimizer.rs` |
+//! | steps, and whole trainings | `train/trainer.rs`, `train/run.rs` |
 //! | §6.1 checkpoints averaged | `train/average.rs` |
 //! | checkpoints, and what a training tells | `train/checkpoint.rs`, `train/log.rs`, `train/plot.rs` |
 //! | gradients of the whole | `train/network.rs`; of each layer beside it |
@@ -14,6 +15,7 @@
 //! optimiser remembers are vectors of the same form. Nothing is packed beforehand, since every step changes the weights.
 //! What a layer computes forward and backward is beside that layer's file.
 
+mod answers;
 mod average;
 mod batches;
 mod checkpoint;
@@ -27,28 +29,36 @@ mod loss;
 mod merges;
 mod network;
 mod objective;
+mod optimizer;
 mod options;
 mod parameters;
 pub(crate) mod pass;
 mod plot;
 mod read_out;
+mod run;
 mod schedule;
 mod side;
 mod stack;
+mod trainer;
 mod vocabulary;
 
+pub use answers::GreedyBleu;
 pub use average::average;
 pub use batches::{BatchOptions, Batches, Epoch, Order};
 pub use checkpoint::checkpoints;
 pub use data::{BadLines, Corpus, DataOptions, Layout, Lowercase, Origin, Record};
 pub use dataset::{Dataset, DatasetOptions, SpecialIds, Task};
 pub use examples::{Examples, Ragged};
+pub use files::replace_file;
 pub use log::{LogLine, MetricsLog, TrainLine, ValidationLine};
 pub use loss::Loss;
 pub use network::Network;
 pub use objective::{Dropping, Objective, Smoothing, Vectors};
+pub use optimizer::AdamOptions;
 pub use options::NetworkOptions;
 pub use parameters::{Parameters, Precision};
 pub use plot::loss_curve;
+pub use run::{DamagedCheckpoint, Ended, Event, Measure, Run, RunOptions, Watch};
 pub use schedule::Schedule;
+pub use trainer::{StepReport, Trainer, TrainerOptions};
 pub use vocabulary::{Framing, VocabularyKind, VocabularyOptions, vocabulary};

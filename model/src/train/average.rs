@@ -1,6 +1,6 @@
 //! Models of the same form averaged, tensor by tensor (§6.1: the last 5 checkpoints of the base model, the last 20 of the big one).
 
-use super::files::{Numbers, PIECE, WriteNumbers, replace, replace_with, write_tensors};
+use super::files::{Numbers, PIECE, WriteNumbers, replace, replace_file, write_tensors};
 use super::parameters::Precision;
 use crate::config::Config;
 use crate::error::{Error, Problems, Result};
@@ -200,7 +200,7 @@ fn copy_companions(from: &Path, to: &Path) -> Result<()> {
             std::fs::create_dir_all(folder).map_err(Error::io(folder))?;
         }
         let bytes = std::fs::read(from.join(name)).map_err(Error::io(&from.join(name)))?;
-        replace_with(&target, &bytes)?;
+        replace_file(&target, &bytes)?;
     }
     Ok(())
 }

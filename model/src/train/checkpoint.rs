@@ -88,11 +88,6 @@ fn write_slots(path: &Path, vectors: &[(&str, &[f32])], slots: &[Slot]) -> Resul
     write(path, |out| write_tensors(out, &tensors))
 }
 
-/// Reads what a checkpoint's `training.json` says of the training.
-pub(super) fn load_state<S: DeserializeOwned>(folder: &Path) -> Result<S> {
-    Ok(manifest(folder)?.state)
-}
-
 fn manifest<S: DeserializeOwned>(folder: &Path) -> Result<Manifest<S>> {
     let path = folder.join(STATE);
     let bytes = read_file(&path, MAX_BYTES)?;
@@ -176,12 +171,10 @@ pub fn checkpoints(folder: impl AsRef<Path>) -> Result<Vec<(u64, PathBuf)>> {
     Ok(found)
 }
 
-/// Removes all checkpoints but the last `keep`, and but those of the steps in `also`.
-pub(super) fn prune(folder: &Path, keep: usize, also: &[u64]) -> Result<()> {
-    let mut found = checkpoints(folder)?;
-    found.truncate(found.len().saturating_sub(keep));
-    found.retain(|(step, _)| !also.contains(step));
-    found.iter().try_for_each(|(_, path)| retire(path))
+/// Removes all checkpoints but those of these steps.
+pub(super) fn retain(folder: &Path, steps: &[u64]) -> Result<()> {
+    let found = checkpoints(folder)?;
+    found.iter().filter(|(step, _)| !steps.contains(step)).try_for_each(|(_, path)| retire(path))
 }
 
 /// Removes the checkpoints of steps after `step`, and what was never finished.
@@ -234,7 +227,7 @@ mod tests {
         let (read, state) = load::<(u64, f64)>(&one, &slots()).unwrap();
         assert_eq!(read, vectors());
         assert_eq!((state.0, state.1.to_bits()), (STATE.0, STATE.1.to_bits()));
-        assert_eq!(load_state::<(u64, f64)>(&two).unwrap(), (1, 0.0));
+        assert_eq!(load::<(u64, f64)>(&two, &slots()).unwrap().1, (1, 0.0));
         assert_eq!(fs::read(one.join("config.json")).unwrap(), b"{}");
         assert_eq!(checkpoints(&folder).unwrap(), [(9, one), (10, two)]);
         fs::remove_dir_all(folder).unwrap();
@@ -300,9 +293,8 @@ mod tests {
         }
         fs::create_dir_all(folder.join("step-x")).unwrap();
         assert_eq!(steps(&folder), [3, 20, 40, 100]);
-        prune(&folder, 2, &[3]).unwrap();
+        retain(&folder, &[100, 3, 40, 7]).unwrap();
         assert_eq!(steps(&folder), [3, 40, 100]);
-        prune(&folder, 5, &[]).unwrap();
         cut_back(&folder, 40).unwrap();
         assert_eq!(steps(&folder), [3, 40]);
         assert_eq!(steps(&folder.join("nothing")), [0; 0]);

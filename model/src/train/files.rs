@@ -19,24 +19,17 @@ pub(super) const PIECE: usize = 64 << 10;
 pub(super) struct Seal {
     bytes: u64,
     /// FNV-1a of 64 bits. Any change of one byte shows; it does not guard against intent.
-    checksum: u64,
+    pub(super) checksum: u64,
 }
 
 impl Seal {
-    const EMPTY: Seal = Seal { bytes: 0, checksum: 0xcbf2_9ce4_8422_2325 };
+    pub(super) const EMPTY: Seal = Seal { bytes: 0, checksum: 0xcbf2_9ce4_8422_2325 };
 
-    fn add(&mut self, bytes: &[u8]) {
+    pub(super) fn add(&mut self, bytes: &[u8]) {
         self.bytes += bytes.len() as u64;
         for &byte in bytes {
             self.checksum = (self.checksum ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
         }
-    }
-
-    /// The seal of some bytes.
-    pub(super) fn of(bytes: &[u8]) -> Seal {
-        let mut seal = Seal::EMPTY;
-        seal.add(bytes);
-        seal
     }
 
     /// The seal of a file as it is now.
@@ -104,9 +97,13 @@ pub(super) fn replace(
     done
 }
 
-/// Puts bytes in the place of a file.
-pub(super) fn replace_with(path: &Path, bytes: &[u8]) -> Result<()> {
-    replace(path, |out| out.write_all(bytes))
+/// Puts bytes in the place of a file that may be there: whoever reads it finds the old ones or the new, also when the process
+/// or the machine is stopped meanwhile.
+///
+/// # Errors
+/// [`Error::Io`]; the file is as it was then.
+pub fn replace_file(path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
+    replace(path.as_ref(), |out| out.write_all(bytes))
 }
 
 /// A folder that comes into being with all that it holds.
@@ -293,6 +290,12 @@ mod tests {
         assert_eq!(checkpoint.tensors["none"].shape, [0, 3]);
     }
 
+    fn seal(bytes: &[u8]) -> Seal {
+        let mut seal = Seal::EMPTY;
+        seal.add(bytes);
+        seal
+    }
+
     #[test]
     fn a_seal_shows_every_change_of_a_byte() {
         let folder = folder("seal");
@@ -301,14 +304,14 @@ mod tests {
             out.write_all(&bytes[..100])?;
             out.write_all(&bytes[100..])
         });
-        assert_eq!(written.unwrap(), Seal::of(&bytes));
-        assert_eq!(Seal::of_file(&path).unwrap(), Seal::of(&bytes));
+        assert_eq!(written.unwrap(), seal(&bytes));
+        assert_eq!(Seal::of_file(&path).unwrap(), seal(&bytes));
         for index in 0..bytes.len() {
             let mut other = bytes.clone();
             other[index] ^= 1 << (index % 8);
-            assert_ne!(Seal::of(&other), Seal::of(&bytes));
+            assert_ne!(seal(&other), seal(&bytes));
         }
-        assert_ne!(Seal::of(&bytes[1..]), Seal::of(&bytes));
+        assert_ne!(seal(&bytes[1..]), seal(&bytes));
         fs::remove_dir_all(folder).unwrap();
     }
 
@@ -340,14 +343,14 @@ mod tests {
     fn a_failed_replacement_keeps_the_old_file() {
         let folder = folder("replace");
         let path = folder.join("file");
-        replace_with(&path, b"old").unwrap();
+        replace_file(&path, b"old").unwrap();
         let failed = replace(&path, |out| {
             out.write_all(b"ne")?;
             Err(std::io::Error::other("stop"))
         });
         assert!(matches!(failed, Err(Error::Io { .. })));
         assert_eq!(fs::read(&path).unwrap(), b"old");
-        replace_with(&path, b"new").unwrap();
+        replace_file(&path, b"new").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"new");
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
         fs::remove_dir_all(folder).unwrap();

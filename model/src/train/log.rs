@@ -1,13 +1,14 @@
 //! What happened in a training, line by line.
 
-use super::files::replace_with;
+use super::files::replace_file;
 use crate::error::{Error, Result};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 
-/// A line of `metrics.jsonl`. Losses are means per predicted token, in nats.
+/// A line of `metrics.jsonl`. Losses are means per predicted token, in nats. What is not finite, as a mean over no tokens, is
+/// `null` there and NaN here.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[non_exhaustive]
@@ -27,18 +28,23 @@ pub struct TrainLine {
     /// Passes over the data that are complete.
     pub epoch: u64,
     /// The loss that is trained on: with label smoothing.
+    #[serde(deserialize_with = "number")]
     pub loss: f64,
     /// Without smoothing: −ln p of the label.
+    #[serde(deserialize_with = "number")]
     pub nll: f64,
     /// The part of the labels that had the highest score.
+    #[serde(deserialize_with = "number")]
     pub accuracy: f64,
     /// Predicted tokens of all steps so far.
     pub tokens: u64,
     /// The rate of learning at the step.
     pub rate: f64,
     /// The norm of the mean gradient of the step, before clipping.
+    #[serde(deserialize_with = "number")]
     pub norm: f64,
     /// Predicted tokens in a second of training.
+    #[serde(deserialize_with = "number")]
     pub tokens_per_second: f64,
     /// Seconds of training so far.
     pub seconds: f64,
@@ -51,12 +57,16 @@ pub struct ValidationLine {
     /// The step whose weights are measured.
     pub step: u64,
     /// As that of training, with label smoothing.
+    #[serde(deserialize_with = "number")]
     pub loss: f64,
     /// Without smoothing.
+    #[serde(deserialize_with = "number")]
     pub nll: f64,
     /// exp of `nll`; the end of a sequence counts as a token.
+    #[serde(deserialize_with = "number")]
     pub perplexity: f64,
     /// The part of the labels that had the highest score.
+    #[serde(deserialize_with = "number")]
     pub accuracy: f64,
     /// Corpus BLEU of greedy answers.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -94,7 +104,7 @@ impl MetricsLog {
         for record in MetricsLog::read(path)?.iter().filter(|record| record.step() <= step) {
             kept += &line(record);
         }
-        replace_with(path, kept.as_bytes())?;
+        replace_file(path, kept.as_bytes())?;
         let file = OpenOptions::new().append(true).open(path).map_err(Error::io(path))?;
         Ok(MetricsLog { file, path: path.to_owned() })
     }
@@ -130,6 +140,10 @@ impl MetricsLog {
             records.push(record);
         }
     }
+}
+
+fn number<'de, D: Deserializer<'de>>(value: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(value)?.unwrap_or(f64::NAN))
 }
 
 fn line(record: &LogLine) -> String {
@@ -179,6 +193,16 @@ mod tests {
         drop(MetricsLog::open(&path, 0).unwrap());
         assert_eq!(fs::read(&path).unwrap(), b"");
         fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn what_is_not_finite_is_null() {
+        let text = line(&train(3, f64::INFINITY));
+        assert!(text.contains("\"loss\":null"), "{text}");
+        let LogLine::Train(read) = serde_json::from_str(&text).unwrap() else { panic!("{text}") };
+        assert!(read.loss.is_nan() && read.step == 3);
+        assert_eq!(line(&LogLine::Train(read)), text);
+        assert!(serde_json::from_str::<LogLine>(&text.replace("null", "\"much\"")).is_err());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The command `headrow`: texts continued, translated and scored, sentence vectors and rankings, pictures of attention, and
+//! The command `headrow`: texts continued, translated and scored, models trained, sentence vectors and rankings, pictures of attention, and
 //! what a model folder holds.
 //!
 //! Results go to standard output, one record per line. Whatever is wrong with a file, a model or the input
@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod attention;
+mod average;
 mod decoding;
 mod embed;
 mod embedder;
@@ -19,6 +20,7 @@ mod pronounce;
 mod score;
 mod similarity;
 mod source;
+mod train;
 mod translate;
 
 use clap::{Parser, Subcommand};
@@ -83,6 +85,16 @@ enum Command {
     /// Rows are the tokens that attend, columns those they attend to; the darker the heavier. A grid shows layers and
     /// heads.
     Attention(attention::Args),
+    /// Train a model on texts.
+    ///
+    /// The folder holds the training (run.json, metrics.jsonl, checkpoints/) and, once it has ended, the model in Hugging
+    /// Face layout. The same options and data give the same weights at any number of threads, also when the training was
+    /// interrupted: an interrupt ends it after the current step with a checkpoint, and --resume goes on.
+    Train(train::Args),
+    /// Average models or checkpoints of a training.
+    ///
+    /// Each number is the mean in double precision, rounded once. Config and tokenizer are those of the last model.
+    Average(average::Args),
     /// Show what a model consists of, and what this machine computes it with.
     ///
     /// The architecture, the parameters of each part and in total, the type of the numbers, the memory, the
@@ -101,6 +113,8 @@ fn main() -> ExitCode {
         Command::Evaluate(args) => evaluate::run(&args),
         Command::Pronounce(args) => pronounce::run(args),
         Command::Attention(args) => attention::run(&args),
+        Command::Train(args) => train::run(args),
+        Command::Average(args) => average::run(&args),
         Command::Info(args) => info::run(&args),
     });
     match done {

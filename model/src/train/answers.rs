@@ -1,0 +1,57 @@
+//! BLEU of what a model in training answers.
+
+use super::{Parameters, Precision};
+use crate::error::Result;
+use crate::metrics::{Bleu, BleuOptions};
+use crate::model::Model;
+use crate::text::TextModel;
+use crate::tokenizer::Tokenizer;
+use std::sync::Arc;
+
+/// Sources that are translated together.
+const TOGETHER: usize = 16;
+
+/// Pairs by which greedy answers are measured.
+#[derive(Clone, Debug)]
+pub struct GreedyBleu {
+    tokenizer: Vec<u8>,
+    pairs: Vec<(String, String)>,
+    /// Most tokens of an answer.
+    longest: usize,
+    threads: usize,
+}
+
+impl GreedyBleu {
+    /// Pairs of a source and its reference; `tokenizer` is the text of a `tokenizer.json`, `longest` the most tokens of an answer.
+    pub fn new(
+        tokenizer: Vec<u8>,
+        pairs: Vec<(String, String)>,
+        longest: usize,
+        threads: usize,
+    ) -> GreedyBleu {
+        GreedyBleu { tokenizer, pairs, longest, threads }
+    }
+
+    /// Corpus BLEU, from 0 to 100, of the greedy answers of a model with these weights.
+    ///
+    /// # Errors
+    /// When the model cannot translate the sources.
+    pub fn score(&self, parameters: &Parameters) -> Result<f64> {
+        let config = parameters.config();
+        let model = Model::from_bytes(config, &parameters.to_safetensors(Precision::F32))?;
+        let model = TextModel::new(Arc::new(model), Tokenizer::from_bytes(&self.tokenizer)?);
+        let options = model.options().clone().with_max_new_tokens(self.longest);
+        let sizes = model.session_options(TOGETHER, &options).with_threads(self.threads);
+        let mut session = model.session(&sizes)?;
+        let answers = model.translate(&mut session, self.sources(), &options)?;
+        let mut bleu = Bleu::new(BleuOptions::default());
+        for (answer, (_, reference)) in answers.iter().zip(&self.pairs) {
+            bleu.add(answer.best().text.as_deref().unwrap_or_default(), &[reference]);
+        }
+        Ok(bleu.score().score)
+    }
+
+    fn sources(&self) -> impl Iterator<Item = &str> {
+        self.pairs.iter().map(|(source, _)| source.as_str())
+    }
+}
