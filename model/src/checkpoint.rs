@@ -128,6 +128,15 @@ pub(crate) fn own_names(family: Family, checkpoint: &Checkpoint<'_>) -> BTreeMap
     checkpoint.tensors.keys().map(|name| (canonical(name), name.clone())).collect()
 }
 
+/// The word whose look-ups do not train its row: the padding of families whose reference implementations leave it out, even
+/// where a decoder starts with it.
+#[cfg(feature = "train")]
+pub(crate) fn untrained_word(config: &Config) -> Option<u32> {
+    use Family::{Gpt2, GptNeoX, Paper, T5, Torch};
+    let trained = matches!(config.family, Gpt2 | GptNeoX | Paper | T5 | Torch);
+    config.special.padding.filter(|_| !trained)
+}
+
 /// Name and shape of every tensor that `config` asks for, in the order of asking.
 fn list(config: &Config) -> Result<Vec<(String, Vec<usize>)>> {
     let Reading { canonical, build, .. } = *config.family.reading();

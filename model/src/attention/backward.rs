@@ -59,7 +59,7 @@ impl SelfAttention {
         }
         let (q, k, v) = self.parts(qkv.as_ref());
         let mut heads = MatMut::new(&mut kept.heads[..rows * concat], rows, concat);
-        let mask = Mask { relative: pass.relative, ..Mask::default() };
+        let mask = Mask { relative: pass.relative, keys: pass.keys, ..Mask::default() };
         let to = heads.reborrow();
         attention(call.cpu, call.par, &self.shape, q, k, v, segments, &mask, to, stack);
         self.output.apply(call, parameters, heads.as_ref(), identity, residual, out, stack);
@@ -89,7 +89,7 @@ impl SelfAttention {
         self.output.back(call, parameters, d.as_ref(), Write::Replace, to_heads, &mut stack);
         let (mut d_qkv, mut stack) = take(&mut stack, rows, width);
         let (q, k, v) = self.parts(Mat::new(&kept.qkv[..rows * width], rows, width));
-        let mask = Mask { relative: pass.relative, ..Mask::default() };
+        let mask = Mask { relative: pass.relative, keys: pass.keys, ..Mask::default() };
         let mut to = AttentionGradients::side_by_side(d_qkv.reborrow());
         if let Some(d_table) = d_table {
             to = to.with_relative(d_table);
@@ -152,6 +152,8 @@ impl CrossKept {
 pub(crate) struct SourceRows<'a> {
     pub(crate) encoded: Mat<'a>,
     pub(crate) segments: &'a [Segment],
+    /// Which of its rows are seen; `None`: all.
+    pub(crate) keys: Option<&'a [bool]>,
 }
 
 impl CrossAttention {
@@ -173,7 +175,7 @@ impl CrossAttention {
         out: MatMut<'_>,
         stack: &mut Stack<'_>,
     ) {
-        let SourceRows { encoded, segments } = source;
+        let SourceRows { encoded, segments, keys } = source;
         let (call, parameters, identity) = (pass.call, pass.parameters, Activation::Identity);
         let (rows, sources) = (x.rows(), encoded.rows());
         let (queries, pairs) = (self.query.width(), self.key_value.width());
@@ -184,7 +186,8 @@ impl CrossAttention {
         self.key_value.apply(call, parameters, encoded, identity, None, pair.reborrow(), stack);
         let (k, v) = self.halves(pair.as_ref());
         let mut heads = MatMut::new(&mut kept.heads[..rows * concat], rows, concat);
-        let (q, mask, to) = (q.as_ref(), Mask::default(), heads.reborrow());
+        let mask = Mask { keys, ..Mask::default() };
+        let (q, to) = (q.as_ref(), heads.reborrow());
         attention(call.cpu, call.par, &self.shape, q, k, v, segments, &mask, to, stack);
         self.output.apply(call, parameters, heads.as_ref(), identity, residual, out, stack);
     }
@@ -204,7 +207,7 @@ impl CrossAttention {
         d_encoded: MatMut<'_>,
         stack: &mut Stack<'_>,
     ) {
-        let SourceRows { encoded, segments } = source;
+        let SourceRows { encoded, segments, keys } = source;
         let (call, parameters) = (pass.call, pass.parameters);
         let (rows, sources) = (x.rows(), encoded.rows());
         let (queries, pairs) = (self.query.width(), self.key_value.width());
@@ -219,7 +222,8 @@ impl CrossAttention {
         let q = Mat::new(&kept.query[..rows * queries], rows, queries);
         let (k, v) = self.halves(Mat::new(&kept.key_value[..sources * pairs], sources, pairs));
         let to = AttentionGradients::with_source(d_query.reborrow(), d_pair.reborrow());
-        let (shape, d_heads, mask) = (&self.shape, d_heads.as_ref(), Mask::default());
+        let (shape, d_heads) = (&self.shape, d_heads.as_ref());
+        let mask = Mask { keys, ..Mask::default() };
         attention_backward(
             call.cpu, call.par, shape, q, k, v, heads, d_heads, segments, &mask, to, &mut stack,
         );

@@ -171,13 +171,13 @@ impl Embedding {
     }
 
     /// Adds to the gradients of the tables, of the norm and of the map, from the gradient `d` of what [`Embedding::apply`]
-    /// gave, which is overwritten. Look-ups of `fixed`, the padding of some families, teach nothing.
+    /// gave, which is overwritten. Look-ups of `untrained`, the padding of some families, teach nothing.
     #[expect(clippy::too_many_arguments, reason = "the operands of the sum and their gradients")]
     pub(crate) fn backward(
         &self,
         pass: &TrainingPass<'_>,
         ids: &[u32],
-        fixed: Option<u32>,
+        untrained: Option<u32>,
         kept: &EmbeddingKept,
         mut d: MatMut<'_>,
         gradients: &mut [f32],
@@ -217,7 +217,7 @@ impl Embedding {
             look_back(call, positions, 1.0, d, &mut gradients[learned.place.clone()]);
         }
         let words = self.words.place();
-        let kept_row = fixed.map(|id| words.start + id as usize * self.width);
+        let kept_row = untrained.map(|id| words.start + id as usize * self.width);
         let kept_row = kept_row.map(|start| start..start + self.width);
         let (before, mut stack) = stack.take::<f32>(self.width);
         if let Some(row) = kept_row.clone() {

@@ -99,6 +99,8 @@ pub struct Examples {
     pub targets: Ragged,
     /// For each id of the targets what is to be predicted there; `None` counts nowhere.
     pub labels: Vec<Option<u32>>,
+    /// For each id of the targets its type, in a model that has such; where there are none given, all are 0.
+    pub types: Vec<u32>,
 }
 
 impl Examples {
@@ -107,6 +109,7 @@ impl Examples {
         self.sources.clear();
         self.targets.clear();
         self.labels.clear();
+        self.types.clear();
     }
 
     /// How many examples there are.

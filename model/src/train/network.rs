@@ -11,7 +11,7 @@ use super::side::{Env, Given, Parts, Side};
 use super::stack::Layers;
 use crate::attention::{Pass, SourceRows};
 use crate::checkpoint::{Plan, plan};
-use crate::config::{Config, StackConfig};
+use crate::config::Config;
 use crate::error::{Error, Problems, Result};
 use crate::linear::Call;
 use crate::observer;
@@ -115,7 +115,8 @@ impl Run<'_> {
         let mut encoded = None;
         if let (Some(side), Some(parts), Some(given)) = (source, model.source, inputs.source) {
             side.forward(*env, parts, given, None, stack);
-            encoded = Some(SourceRows { encoded: side.output(), segments: crossing });
+            encoded =
+                Some(SourceRows { encoded: side.output(), segments: crossing, keys: given.keys() });
         }
         target.forward(*env, model.target, inputs.target, encoded, stack);
     }
@@ -138,15 +139,18 @@ impl Run<'_> {
         if let (Some(side), Some(parts), Some(given)) = (source, model.source, inputs.source) {
             let (encoded, mut d_encoded) = side.output_and_gradient();
             d_encoded.fill(0.0);
-            let crossed = (SourceRows { encoded, segments: crossing }, d_encoded);
+            let keys = given.keys();
+            let crossed = (SourceRows { encoded, segments: crossing, keys }, d_encoded);
             let observe_target = &mut of_target;
-            target.backward(env, model.target, Some(crossed), gradients, observe_target, stack);
+            let (ours, read) = (model.target, inputs.target);
+            target.backward(env, ours, read, Some(crossed), gradients, observe_target, stack);
             let mut of_source = |layer, d: Mat<'_>| observe(observer::Side::Encoder, layer, d);
-            side.backward(env, parts, None, gradients, &mut of_source, stack);
+            side.backward(env, parts, given, None, gradients, &mut of_source, stack);
             // A shared table takes what the source says before what the target does.
             side.embedding_backward(env, parts, given, gradients, stack);
         } else {
-            target.backward(env, model.target, None, gradients, &mut of_target, stack);
+            let (parts, read) = (model.target, inputs.target);
+            target.backward(env, parts, read, None, gradients, &mut of_target, stack);
         }
         target.embedding_backward(env, model.target, inputs.target, gradients, stack);
     }
@@ -179,15 +183,9 @@ impl Network {
         let plan = plan(config, checkpoint)?;
         let (d_model, limits) = (config.d_model, options.limits(config)?);
         let model = Model::of(&plan.transformer, d_model)?;
-        let side = |parts, stack: &Option<StackConfig>, causal| match stack {
-            Some(stack) => Side::new(parts, stack, d_model, &limits, causal),
-            None => Err(Error::NoStack { stack: "stack" }),
-        };
-        let source = model.source.map(|parts| side(parts, &config.encoder, false)).transpose()?;
-        let target = match config.decoder.is_some() {
-            true => side(model.target, &config.decoder, true)?,
-            false => side(model.target, &config.encoder, false)?,
-        };
+        let side = |parts| Side::new(parts, config, &limits);
+        let source = model.source.map(side).transpose()?;
+        let target = side(model.target)?;
         let crossing = Vec::with_capacity(source.as_ref().map_or(0, |_| limits.rows));
         let answer = AnswerKept::new(model.answer, &limits);
         let scratch = [model.source, Some(model.target)].into_iter().flatten();
@@ -389,14 +387,14 @@ impl Network {
         examples: &'e Examples,
     ) -> Result<Inputs<'e>> {
         let lengths = |ragged: &'e Ragged| ragged.iter().map(<[u32]>::len);
-        let ids = |ragged: &'e Ragged| Given::Ids(ragged.ids(), None);
         let source = self.buffers.source.is_some();
         if let Some(side) = &mut self.buffers.source {
             side.lay_out(lengths(&examples.sources))?;
         }
         self.buffers.target.lay_out(lengths(&examples.targets))?;
-        let source = source.then(|| ids(&examples.sources));
-        let inputs = Inputs { source, target: ids(&examples.targets) };
+        let source = source.then(|| Given::Ids(examples.sources.ids(), None));
+        let types = (!examples.types.is_empty()).then_some(&examples.types[..]);
+        let inputs = Inputs { source, target: Given::Ids(examples.targets.ids(), types) };
         self.check(parameters, inputs)?;
         Ok(inputs)
     }
@@ -407,10 +405,9 @@ impl Network {
         sources: Option<Vectors<'v>>,
         targets: Vectors<'v>,
     ) -> Result<Inputs<'v>> {
-        let none = Vectors { values: &[], lengths: &[] };
         let mut source = None;
         if let Some(side) = &mut self.buffers.source {
-            let sources = sources.unwrap_or(none);
+            let sources = sources.unwrap_or_default();
             side.lay_out(sources.lengths.iter().copied())?;
             source = Some(sources.into());
         }
@@ -505,7 +502,7 @@ impl Network {
 /// A pass that knows no places: of what stands behind the stacks.
 fn bare(env: Env<'_>) -> TrainingPass<'_> {
     let pass = Pass { call: env.call, places: &[], rope: None, relative: None };
-    TrainingPass { pass, parameters: env.parameters, masks: None }
+    TrainingPass { pass, parameters: env.parameters, masks: None, keys: None }
 }
 
 fn check_length(what: &'static str, expected: usize, actual: usize) -> Result<()> {

@@ -56,10 +56,26 @@ impl Dropping {
 }
 
 /// Sequences of vectors of d_model features, one behind the other, for stacks without embeddings.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
 pub struct Vectors<'a> {
     /// Tokens × d_model.
     pub values: &'a [f32],
     /// Tokens of each sequence.
     pub lengths: &'a [usize],
+    /// For each token whether any token sees it: a mask of keys. `None`: all are seen.
+    pub seen: Option<&'a [bool]>,
+}
+
+impl<'a> Vectors<'a> {
+    /// Sequences of so many vectors each.
+    pub fn new(values: &'a [f32], lengths: &'a [usize]) -> Vectors<'a> {
+        Vectors { values, lengths, seen: None }
+    }
+
+    /// The same, of which only some tokens are seen, though all are computed: padding elsewhere.
+    #[must_use]
+    pub fn with_seen(self, seen: &'a [bool]) -> Vectors<'a> {
+        Vectors { seen: Some(seen), ..self }
+    }
 }

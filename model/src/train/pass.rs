@@ -10,6 +10,8 @@ pub(crate) struct TrainingPass<'a> {
     pub(crate) pass: Pass<'a>,
     pub(crate) parameters: &'a [f32],
     pub(crate) masks: Option<Masks>,
+    /// Which tokens others see; `None`: all.
+    pub(crate) keys: Option<&'a [bool]>,
 }
 
 impl<'a> Deref for TrainingPass<'a> {

@@ -5,7 +5,8 @@ use super::options::Limits;
 use super::pass::{Masks, TrainingPass, grown};
 use super::stack::{Layers, Observed, Sight, Sinks, StackKept};
 use crate::attention::SourceRows;
-use crate::config::{RelativePositions, StackConfig};
+use crate::checkpoint::untrained_word;
+use crate::config::{Config, RelativePositions};
 use crate::embedding::{Embedding, EmbeddingKept, Tokens};
 use crate::error::{Error, Result};
 use crate::linear::Call;
@@ -19,12 +20,22 @@ use headrow_kernels::{Mat, MatMut, Need, Segment, Stack};
 #[derive(Clone, Copy)]
 pub(super) enum Given<'a> {
     Ids(&'a [u32], Option<&'a [u32]>),
-    Vectors(&'a [f32]),
+    Vectors(Vectors<'a>),
+}
+
+impl<'a> Given<'a> {
+    /// Which tokens are seen.
+    pub(super) fn keys(self) -> Option<&'a [bool]> {
+        match self {
+            Given::Ids(..) => None,
+            Given::Vectors(vectors) => vectors.seen,
+        }
+    }
 }
 
 impl<'a> From<Vectors<'a>> for Given<'a> {
     fn from(vectors: Vectors<'a>) -> Given<'a> {
-        Given::Vectors(vectors.values)
+        Given::Vectors(vectors)
     }
 }
 
@@ -63,7 +74,7 @@ pub(super) struct Side {
     vocabulary: usize,
     types: usize,
     /// An id whose look-ups teach nothing.
-    fixed: Option<u32>,
+    untrained: Option<u32>,
     kept: StackKept,
     embedding: Option<EmbeddingKept>,
     tables: PlaceTables,
@@ -77,13 +88,10 @@ pub(super) struct Side {
 }
 
 impl Side {
-    pub(super) fn new(
-        parts: Parts<'_>,
-        stack: &StackConfig,
-        d_model: usize,
-        limits: &Limits,
-        causal: bool,
-    ) -> Result<Side> {
+    pub(super) fn new(parts: Parts<'_>, config: &Config, limits: &Limits) -> Result<Side> {
+        let causal = matches!(parts.layers, Layers::Decoder(_));
+        let stack = if causal { config.decoder()? } else { config.encoder()? };
+        let (d_model, untrained) = (config.d_model, untrained_word(config));
         if matches!(parts.entrance, Entrance::Patches(_) | Entrance::Spectrogram(_)) {
             return Err(Error::Unsupported {
                 place: "training".to_owned(),
@@ -113,7 +121,7 @@ impl Side {
             window: stack.window,
             vocabulary: stack.vocabulary(),
             types: tokens.map_or(0, |tokens| tokens.token_types),
-            fixed: None,
+            untrained: untrained.filter(|&id| (id as usize) < stack.vocabulary()),
             kept: StackKept::new(parts.layers, rows, d_model),
             embedding: parts.embedding().map(|embedding| EmbeddingKept::new(embedding, rows)),
             tables,
@@ -187,7 +195,8 @@ impl Side {
                 }
                 Ok(())
             }
-            (Entrance::Vectors, Given::Vectors(values)) => {
+            (Entrance::Vectors, Given::Vectors(Vectors { values, seen, .. })) => {
+                lengths("marks of vectors", rows, seen.map_or(rows, <[bool]>::len))?;
                 lengths("numbers of vectors", rows * d_model, values.len())
             }
             (Entrance::Vectors, _) => {
@@ -246,14 +255,14 @@ impl Side {
         let Side { kept, embedding, tables, places, segments, number, .. } = self;
         let masks = env.masks.map(|masks| Masks { side: *number, ..masks });
         let pass = tables.pass(env.call, places);
-        let pass = TrainingPass { pass, parameters: env.parameters, masks };
+        let pass = TrainingPass { pass, parameters: env.parameters, masks, keys: given.keys() };
         match (given, parts.embedding(), embedding) {
             (Given::Ids(ids, types), Some(layer), Some(embedding)) => {
                 let tokens = Tokens { ids, types, places };
                 let (sinusoids, out) = (tables.sinusoids(), kept.entering(rows));
                 layer.apply(&pass, tokens, sinusoids, embedding, out, stack);
             }
-            (Given::Vectors(values), ..) => {
+            (Given::Vectors(Vectors { values, .. }), ..) => {
                 let mut out = kept.entering(rows);
                 let d_model = out.cols();
                 out.copy_from(Mat::new(values, rows, d_model));
@@ -268,6 +277,7 @@ impl Side {
         &mut self,
         env: Env<'_>,
         parts: Parts<'_>,
+        given: Given<'_>,
         source: Option<(SourceRows<'_>, MatMut<'_>)>,
         gradients: &mut [f32],
         observe: Observed<'_>,
@@ -277,7 +287,7 @@ impl Side {
         let Side { kept, tables, places, segments, d_table, buckets, heads, d, .. } = self;
         let masks = env.masks.map(|masks| Masks { side: self.number, ..masks });
         let pass = tables.pass(env.call, places);
-        let pass = TrainingPass { pass, parameters: env.parameters, masks };
+        let pass = TrainingPass { pass, parameters: env.parameters, masks, keys: given.keys() };
         let (source, d_encoded) = source.unzip();
         let sight = Sight { rows, segments, source };
         d_table.fill(0.0);
@@ -307,13 +317,13 @@ impl Side {
         let rows = self.places.len();
         let masks = env.masks.map(|masks| Masks { side: self.number, ..masks });
         let pass = self.tables.pass(env.call, &self.places);
-        let pass = TrainingPass { pass, parameters: env.parameters, masks };
+        let pass = TrainingPass { pass, parameters: env.parameters, masks, keys: given.keys() };
         if let (Some(layer), Some(kept), Given::Ids(ids, _)) =
             (parts.embedding(), &self.embedding, given)
         {
             let d_model = self.kept.output(rows).cols();
             let d = MatMut::new(&mut self.d[..rows * d_model], rows, d_model);
-            layer.backward(&pass, ids, self.fixed, kept, d, gradients, stack);
+            layer.backward(&pass, ids, self.untrained, kept, d, gradients, stack);
         }
     }
 }

@@ -22,6 +22,9 @@ mod record;
 mod seen;
 #[path = "golden/spellings.rs"]
 mod spellings;
+#[cfg(feature = "train")]
+#[path = "golden/training.rs"]
+mod training;
 #[path = "golden/translator.rs"]
 mod translator;
 #[path = "golden/vectors.rs"]
@@ -128,6 +131,8 @@ pub(crate) fn compare_model(
         _ if config.encoder.is_none() => case.compare_decoder(comparison)?,
         _ => case.compare_encoder(comparison)?,
     }
+    #[cfg(feature = "train")]
+    case.compare_training(comparison)?;
     comparison.left.extend(case.record.unused());
     Ok(())
 }

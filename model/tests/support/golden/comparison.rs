@@ -25,6 +25,18 @@ impl Comparison {
     }
 
     pub(crate) fn scaled(&mut self, name: &str, actual: &[f32], expected: &[f32], unit: f64) {
+        self.within(name, actual, expected, unit, TOLERANCE);
+    }
+
+    /// Compares with an error of up to `tolerance` units.
+    pub(crate) fn within(
+        &mut self,
+        name: &str,
+        actual: &[f32],
+        expected: &[f32],
+        unit: f64,
+        tolerance: f64,
+    ) {
         self.compared += 1;
         if actual.len() != expected.len() {
             let why = format!("{name}: {} values, expected {}", actual.len(), expected.len());
@@ -38,7 +50,7 @@ impl Comparison {
             self.worst = error;
             self.worst_name = name.to_owned();
         }
-        if error.is_nan() || error > TOLERANCE {
+        if error.is_nan() || error > tolerance {
             self.failures.push(format!("{name}: error {error:.1e}"));
         }
     }

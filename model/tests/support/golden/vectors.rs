@@ -7,10 +7,10 @@ use super::{Case, room, told};
 use headrow::{Batch, Chunk, Output, Sequence, Session, Side};
 
 /// Sequences of vectors, one behind the other.
-struct Vectors {
-    values: Vec<f32>,
+pub(super) struct Vectors {
+    pub(super) values: Vec<f32>,
     width: usize,
-    ragged: Ragged,
+    pub(super) ragged: Ragged,
 }
 
 impl Vectors {
@@ -88,7 +88,7 @@ impl Case<'_> {
     }
 
     /// `src` or `tgt`, every vector of it.
-    fn all(&self, name: &str) -> Result<Vectors, String> {
+    pub(super) fn all(&self, name: &str) -> Result<Vectors, String> {
         let (shape, values) = self.record.floats(name)?;
         let &[count, padded, width] = &shape[..] else {
             return Err(format!("{name} of shape {shape:?}"));
