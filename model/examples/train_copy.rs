@@ -6,7 +6,7 @@
 
 use headrow::generate::{Callbacks, GenerationOptions};
 use headrow::train::{
-    Examples, NetworkOptions, Parameters, Precision, Schedule, Trainer, TrainerOptions,
+    AdamOptions, Examples, NetworkOptions, Parameters, Precision, Schedule, Trainer, TrainerOptions,
 };
 use headrow::{
     Batch, Config, Input, Model, Result, Session, SessionOptions, StackConfig, TokenInput,
@@ -22,7 +22,7 @@ const VOCABULARY: usize = 22;
 /// The longest sequence.
 const LONGEST: usize = 12;
 const BATCH: usize = 48;
-const STEPS: u64 = 4000;
+const STEPS: u64 = 3000;
 const TESTS: usize = 1000;
 
 fn main() -> Result<()> {
@@ -35,7 +35,8 @@ fn learn(name: &str, answer: fn(&[u32]) -> Vec<u32>) -> Result<()> {
     let started = Instant::now();
     let config = config();
     let options = TrainerOptions::paper(config.d_model)
-        .with_schedule(Schedule::Paper { factor: 1.0, d_model: config.d_model, warmup: 1000 })
+        .with_schedule(Schedule::Cosine { rate: 0.003, floor: 0.0, warmup: 300, total: STEPS })
+        .with_adam(AdamOptions::default().with_clip(1.0))
         .with_dropout(0.0)
         .with_seed(1);
     let network = NetworkOptions::default().with_max_tokens(BATCH * (LONGEST + 1));
@@ -52,7 +53,7 @@ fn learn(name: &str, answer: fn(&[u32]) -> Vec<u32>) -> Result<()> {
         }
         trainer.accumulate(&examples)?;
         let report = trainer.step()?;
-        if report.step % 400 == 0 {
+        if report.step % 300 == 0 {
             let (loss, accuracy) = (report.loss.mean(), report.loss.accuracy());
             println!("{name}: step {:4}  loss {loss:.4}  accuracy {accuracy:.4}", report.step);
         }

@@ -5,7 +5,8 @@ mod command;
 #[path = "support/tiny.rs"]
 mod tiny;
 
-use command::{headrow, refusal, text};
+use command::{headrow, refusal, run, text};
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -167,4 +168,219 @@ fn an_interrupt_ends_a_training_with_a_checkpoint() {
     let next = step.parse::<u64>().unwrap() + 2;
     text(&args(&[&format!("train --resume {name} --steps {next}")]), b"");
     assert!(out.join("model.safetensors").exists());
+}
+
+/// Trains a tiny model with further options, and returns its folder.
+fn trained(folder: &Folder, name: &str, options: &str) -> PathBuf {
+    let (out, path) = path(folder, name);
+    let course = format!("train --out {path} --steps 2 {options}");
+    let (words, tiny) = (args(&[&course]), args(&[TINY]));
+    // What is said comes before what is usual.
+    let usual = tiny.chunks(2).filter(|pair| !words.contains(&pair[0])).flatten().copied();
+    let mut all: Vec<&str> = words.clone();
+    if !options.contains("--init") {
+        all.extend(usual);
+    }
+    text(&all, b"");
+    out
+}
+
+fn read(path: PathBuf) -> Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+#[test]
+fn options_of_the_shape_reach_the_model() {
+    let folder = Folder::new("cli-shape");
+    let data = format!("--data {}", pairs(&folder, "data", 40, 1));
+    let cases = [
+        ("--norm pre", "/decoder/placement", json!("pre")),
+        ("--norm-kind rms", "/encoder/norm", json!("rms")),
+        ("--activation gelu", "/encoder/activation", json!("gelu")),
+        ("--activation gelu-tanh", "/encoder/activation", json!("gelu_new")),
+        ("--activation silu --gated", "/decoder/gating", json!("gated")),
+        ("--positions learned --max-length 40", "/encoder/input/positions/rows", json!(40)),
+        ("--positions rotary", "/encoder/relative/kind", json!("rotary")),
+        ("--positions buckets", "/decoder/relative/kind", json!("buckets")),
+        ("--positions alibi", "/decoder/relative/kind", json!("alibi")),
+        ("--tie target", "/shared_words", json!(false)),
+        ("--tie none", "/read_out/tied", json!(false)),
+        ("--heads 4 --kv-heads 2", "/decoder/kv_heads", json!(2)),
+        ("--layers 2", "/encoder/layers", json!(2)),
+        ("--d-model 12 --d-ff 20", "/decoder/d_ff", json!(20)),
+    ];
+    for (index, (options, field, expected)) in cases.into_iter().enumerate() {
+        let out = trained(&folder, &format!("out-{index}"), &format!("{data} {options}"));
+        let config = read(out.join("config.json"));
+        assert_eq!(config.pointer(field), Some(&expected), "{options}: {config}");
+        text(&["translate", "--model", out.to_str().unwrap(), "a b"], b"");
+    }
+    // The paper's base model has its shape without further options; two steps of it would take too long here.
+    let base = format!("{data} --preset base --layers 1 --d-model 8 --heads 2 --d-ff 16");
+    let out = trained(&folder, "base", &base);
+    let run = read(out.join("run.json"));
+    assert_eq!(run.pointer("/course/average"), Some(&json!(5)));
+    assert_eq!(run.pointer("/recipe/dropout"), Some(&json!(0.1)));
+}
+
+#[test]
+fn options_of_the_recipe_change_the_weights_and_threads_do_not() {
+    let folder = Folder::new("cli-recipe");
+    let data = format!("--data {}", pairs(&folder, "data", 60, 1));
+    let plain = weights(&trained(&folder, "plain", &data));
+    let threads = format!("{data} --threads 3");
+    assert!(weights(&trained(&folder, "threads", &threads)) == plain);
+    let mut seen = vec![plain];
+    for (index, options) in [
+        "--dropout 0",
+        "--dropout 0.5",
+        "--smoothing 0",
+        "--clip 0.01",
+        "--weight-decay 0.5",
+        "--seed 4",
+        "--rate 0.02",
+        "--rate-factor 3",
+        "--warmup 1",
+        "--accumulate 2",
+        "--batch-tokens 30",
+        "--schedule cosine --warmup 0",
+        "--schedule cosine --warmup 0 --cosine-steps 9",
+    ]
+    .iter()
+    .enumerate()
+    {
+        let out = trained(&folder, &format!("out-{index}"), &format!("{data} {options}"));
+        let other = weights(&out);
+        assert!(!seen.contains(&other), "{options}");
+        seen.push(other);
+    }
+    let out = trained(&folder, "bf16", &format!("{data} --dtype bf16"));
+    assert!(weights(&out).len() < seen[0].len());
+    let paper = refusal(&args(&["train --out", &path(&folder, "p").1, &data, "--rate 1"]), b"");
+    assert!(paper.contains("--rate-factor"), "{paper}");
+    let cosine =
+        format!("train --out {} {data} --schedule cosine --epochs 1", path(&folder, "c").1);
+    let cosine = refusal(&args(&[&cosine]), b"");
+    assert!(cosine.contains("--cosine-steps"), "{cosine}");
+}
+
+#[test]
+fn texts_are_learnt_by_decoders_and_encoders() {
+    let folder = Folder::new("cli-texts");
+    let file = folder.0.join("text");
+    std::fs::write(&file, "the quick brown fox jumps over the lazy dog\n".repeat(20)).unwrap();
+    let data = format!("--data {0} --valid {0} --max-length 12", file.display());
+    let words = "--tokenizer bpe:60";
+    let causal = trained(&folder, "causal", &format!("{data} {words} --objective causal"));
+    assert_eq!(read(causal.join("config.json"))["encoder"], Value::Null);
+    let causal = causal.to_str().unwrap().to_owned();
+    text(&["generate", "--model", &causal, "--max-new-tokens", "3", "the quick"], b"");
+    let lines = format!("{data} {words} --objective causal --layout lines");
+    trained(&folder, "lines", &lines);
+    let masked = trained(&folder, "masked", &format!("{data} {words} --objective masked"));
+    let info = text(&["info", "--model", masked.to_str().unwrap()], b"");
+    assert!(info.contains("BERT") || info.contains("bert"), "{info}");
+    let other = format!("train --out {} {data} --objective masked --gated", path(&folder, "x").1);
+    assert!(refusal(&args(&[&other]), b"").contains("--gated"));
+    // A model that is trained further, also from a checkpoint and of another family.
+    for (index, from) in [
+        causal.clone(),
+        format!("{causal}/checkpoints/step-2"),
+        masked.to_str().unwrap().to_owned(),
+    ]
+    .iter()
+    .enumerate()
+    {
+        let further = format!("{data} --init {from} --batch-tokens 60 --threads 1");
+        let out = trained(&folder, &format!("further-{index}"), &further);
+        let tokenizer = |folder: &Path| std::fs::read(folder.join("tokenizer.json")).unwrap();
+        assert!(tokenizer(&out) == tokenizer(Path::new(from)));
+        assert!(weights(&out) != weights(Path::new(from)));
+    }
+    let both = format!("train --out {} {data} --init {causal} --layers 2", path(&folder, "y").1);
+    assert_eq!(run(&args(&[&both]), b"").status.code(), Some(2));
+}
+
+#[test]
+fn data_is_read_as_it_is_said() {
+    let folder = Folder::new("cli-data");
+    let (good, bad) = (pairs(&folder, "good", 30, 1), folder.0.join("bad"));
+    std::fs::write(&bad, "XY B\tB XY\nno tab\n").unwrap();
+    let bad = bad.to_str().unwrap();
+    let (_, out) = path(&folder, "out");
+    let course = format!("train --out {out} --steps 1 {TINY} --data {good} {bad}");
+    let output = run(&args(&[&course]), b"");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    let expected = format!("headrow: 1 left out: {bad}: line 2: ");
+    assert!(stderr.starts_with(&expected), "{stderr}");
+    let tokenizer = |name: &str| {
+        String::from_utf8(std::fs::read(folder.0.join(name).join("tokenizer.json")).unwrap())
+            .unwrap()
+    };
+    assert!(tokenizer("out").contains("\"XY\""));
+    let strict = course.replace(&out, &path(&folder, "strict").1) + " --strict";
+    assert!(refusal(&args(&[&strict]), b"").contains("line 2: "));
+    let both = course.replace(&out, &path(&folder, "lower").1) + " --lowercase both";
+    run(&args(&[&both]), b"");
+    assert!(!tokenizer("lower").contains("\"XY\""));
+    let file = format!("{out}/tokenizer.json");
+    let given = course.replace(&out, &path(&folder, "given").1).replace("words", &file);
+    run(&args(&[&given]), b"");
+    assert_eq!(tokenizer("given"), tokenizer("out"));
+    for (options, problem) in [("", "--data"), ("--data none.tsv", "none.tsv")] {
+        let command = format!("train --out {} {options}", path(&folder, "none").1);
+        let refused = refusal(&args(&[&command]), b"");
+        assert!(refused.contains(problem), "{refused}");
+    }
+    let nothing = refusal(&["train", "--resume", &path(&folder, "nothing").1], b"");
+    assert!(nothing.contains("run.json"), "{nothing}");
+    // A model that is there already is not written over.
+    let model = folder.0.join("model");
+    std::fs::create_dir_all(&model).unwrap();
+    std::fs::write(model.join("model.safetensors"), "precious").unwrap();
+    let over = course.replace(&out, model.to_str().unwrap());
+    assert!(refusal(&args(&[&over]), b"").contains("has a model already"));
+    assert_eq!(std::fs::read(model.join("model.safetensors")).unwrap(), b"precious");
+}
+
+#[test]
+fn a_damaged_checkpoint_is_told_and_passed_over_when_that_is_wanted() {
+    let folder = Folder::new("cli-damaged");
+    let data = pairs(&folder, "data", 60, 1);
+    let (out, name) = path(&folder, "out");
+    text(
+        &args(&[&format!("train --data {data} --out {name} {TINY} --steps 8 --save-every 4")]),
+        b"",
+    );
+    let whole = weights(&out);
+    let last = out.join("checkpoints/step-8/model.safetensors");
+    std::fs::write(&last, &std::fs::read(&last).unwrap()[..100]).unwrap();
+    let resume = ["train", "--resume", &name];
+    let refused = refusal(&resume, b"");
+    assert!(refused.contains("step-8") && refused.contains("damaged"), "{refused}");
+    text(&[&resume[..], &["--skip-damaged"]].concat(), b"");
+    assert!(weights(&out) == whole);
+    // A checkpoint that is named.
+    text(&["train", "--resume", &format!("{name}/checkpoints/step-4")], b"");
+    assert!(weights(&out) == whole);
+}
+
+#[test]
+fn patience_epochs_and_minutes_end_a_training() {
+    let folder = Folder::new("cli-ends");
+    let data = pairs(&folder, "data", 40, 1);
+    let train = |name: &str, options: &str| {
+        let name = path(&folder, name).1;
+        let command = format!(
+            "train --data {data} --valid {data} --out {name} {TINY} --log-every 1 --valid-every 1"
+        );
+        text(&args(&[&command, options]), b"")
+    };
+    let patient = train("patience", "--patience 2 --rate-factor 0 --steps 99");
+    assert_eq!(patient.matches("validation").count(), 3, "{patient}");
+    let epochs = train("epochs", "--epochs 2");
+    assert!(epochs.lines().last().unwrap().contains("validation"), "{epochs}");
+    assert!(epochs.contains("epoch 2  ") && !epochs.contains("epoch 3  "), "{epochs}");
+    assert!(train("minutes", "--minutes 0.001").lines().count() < 2000);
 }

@@ -156,6 +156,7 @@ fn plan(args: Args) -> Result<(Place, Plan), Failure> {
         if given.data.is_empty() {
             return Err(Failure::Message("--data: no files to learn from".to_owned()));
         }
+        check_free(&folder)?;
         let course = args.course.filled_in(&given.shape());
         let plan = Plan { recipe: given.filled_in(course.steps), course };
         return Ok((Place { folder, checkpoint: None, resumed: false }, plan));
@@ -171,6 +172,18 @@ fn plan(args: Args) -> Result<(Place, Plan), Failure> {
     let plan = Plan { recipe: begun.recipe, course };
     write(&path, &serde_json::to_vec_pretty(&plan).map_err(|error| named(&path, &error))?)?;
     Ok((place, plan))
+}
+
+/// Refuses a folder that has a training or a model already.
+fn check_free(folder: &Path) -> Result<(), Failure> {
+    let taken = |what: &str| Failure::Message(format!("{}: has {what} already", folder.display()));
+    if !checkpoints(folder.join("checkpoints"))?.is_empty() {
+        return Err(taken("a training, which --resume goes on with,"));
+    }
+    match folder.join("model.safetensors").exists() {
+        true => Err(taken("a model")),
+        false => Ok(()),
+    }
 }
 
 /// The training of a folder, or of one of its checkpoints.
@@ -193,13 +206,6 @@ fn begin(
     texts: &Texts,
 ) -> Result<Companions, Failure> {
     fs::create_dir_all(folder).map_err(|error| named(folder, &error))?;
-    let taken = |what: &str| Failure::Message(format!("{}: has {what} already", folder.display()));
-    if !checkpoints(folder.join("checkpoints"))?.is_empty() {
-        return Err(taken("a training, which --resume goes on with,"));
-    }
-    if folder.join("model.safetensors").exists() {
-        return Err(taken("a model"));
-    }
     let files = match &recipe.init {
         Some(model) => companions(model)?,
         None => new_files(recipe, kind, texts)?,
