@@ -31,7 +31,7 @@ pub use backward::{
 pub use blocking::Blocking;
 pub use cache::{KvCache, PAGE};
 pub use maps::{AttentionOutput, Maps};
-pub use mask::{Mask, PerHead, Relative};
+pub use mask::{Mask, PerHead, PerHeadMut, Relative};
 pub use segment::{AttentionExtent, CachedSegment, Reach, Segment, Source};
 
 use crate::arch::FloatMode;

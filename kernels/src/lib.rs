@@ -31,7 +31,7 @@ mod view;
 
 pub use attention::{
     AttentionExtent, AttentionGradients, AttentionOutput, AttentionShape, CachedSegment, KvCache,
-    Maps, Mask, PerHead, Reach, Relative, Segment, attention, attention_backward,
+    Maps, Mask, PerHead, PerHeadMut, Reach, Relative, Segment, attention, attention_backward,
     attention_backward_scratch, attention_cached, attention_cached_scratch, attention_scratch,
 };
 pub use cpu::{Cpu, Isa};

@@ -7,8 +7,8 @@ use headrow_kernels::attention::{
 };
 use headrow_kernels::reference::attention as definition;
 use headrow_kernels::{
-    AttentionExtent, AttentionGradients, Cpu, Isa, Mat, MatMut, Par, Reach, Scratch, Segment, Team,
-    attention, attention_backward, attention_backward_scratch, attention_scratch,
+    AttentionExtent, AttentionGradients, Cpu, Isa, Mat, MatMut, Par, PerHeadMut, Reach, Scratch,
+    Segment, Team, attention, attention_backward, attention_backward_scratch, attention_scratch,
 };
 use support::attention::{
     BIAS, Case, HEADS, KEYS, NO_HOLES, PER_HEAD, RELATIVE, VISIBLE, WIDTHS, all_masks, banded,
@@ -22,33 +22,46 @@ struct Back {
     d_out: Guarded,
 }
 
-/// dQ, dK, dV and the gradient of the relative biases, which has no element without them.
-struct Gradients([Guarded; 4]);
+/// dQ, dK, dV and the gradients of the relative biases and of the bias, which have no element without them.
+struct Gradients([Guarded; 5]);
 
-const NAMES: [&str; 4] = ["dQ", "dK", "dV", "relative"];
+const NAMES: [&str; 5] = ["dQ", "dK", "dV", "relative", "bias"];
 
 impl Gradients {
     /// Rubbish where results are replaced, zeros where they are added.
     fn of(back: &Back) -> Gradients {
-        let Case { q, k, v, relative, around, shape, .. } = &back.case;
+        let Case { q, k, v, relative, around, bias, longest, shape, .. } = &back.case;
         let like = |m: Mat<'_>| Guarded::filled(m.rows(), m.cols(), m.cols() + 3, 1, f32::NAN);
         let rows = if relative.is_some() { shape.heads } else { 0 };
         let distances = 2 * around + 1;
         let table = Guarded::filled(rows, distances, distances + 2, 2, 0.0);
-        Gradients([like(q.view()), like(k.view()), like(v.view()), table])
+        let rows = match bias {
+            None => 0,
+            Some((_, false)) => q.view().rows(),
+            Some((_, true)) => q.view().rows() * shape.heads,
+        };
+        let bias = Guarded::filled(rows, *longest, longest + 1, 3, 0.0);
+        Gradients([like(q.view()), like(k.view()), like(v.view()), table, bias])
     }
 
-    fn places(&mut self) -> AttentionGradients<'_> {
-        let [dq, dk, dv, table] = &mut self.0;
-        let to = AttentionGradients::new(dq.view_mut(), dk.view_mut(), dv.view_mut());
-        if table.view().rows() > 0 { to.with_relative(table.view_mut()) } else { to }
+    fn places(&mut self, case: &Case) -> AttentionGradients<'_> {
+        let [dq, dk, dv, table, bias] = &mut self.0;
+        let mut to = AttentionGradients::new(dq.view_mut(), dk.view_mut(), dv.view_mut());
+        if case.relative.is_some() {
+            to = to.with_relative(table.view_mut());
+        }
+        match &case.bias {
+            None => to,
+            Some((_, false)) => to.with_bias(PerHeadMut::Shared(bias.view_mut())),
+            Some((_, true)) => to.with_bias(PerHeadMut::Each(bias.view_mut())),
+        }
     }
 
-    fn bits(&self) -> [Vec<u32>; 4] {
+    fn bits(&self) -> [Vec<u32>; 5] {
         std::array::from_fn(|i| self.0[i].bits())
     }
 
-    fn values(&self) -> [Vec<f32>; 4] {
+    fn values(&self) -> [Vec<f32>; 5] {
         std::array::from_fn(|i| self.0[i].values())
     }
 }
@@ -79,7 +92,7 @@ impl Back {
         let extent = AttentionExtent::of(segments);
         let need = attention_backward_scratch(cpu, par.threads(), shape, extent);
         let mut gradients = Gradients::of(self);
-        self.run_into(cpu, par, gradients.places(), &mut Scratch::new(need));
+        self.run_into(cpu, par, gradients.places(&self.case), &mut Scratch::new(need));
         gradients
     }
 
@@ -110,7 +123,7 @@ impl Back {
             d_out,
             segments,
             &self.case.mask(),
-            gradients.places(),
+            gradients.places(&self.case),
             &mut scratch.stack(),
         );
         gradients
@@ -134,7 +147,7 @@ impl Back {
     fn check(&self, cpu: Cpu, what: &str) {
         let found = self.run(cpu, Par::SERIAL);
         let exact = self.reference();
-        let exact = [&exact.dq, &exact.dk, &exact.dv, &exact.relative];
+        let exact = [&exact.dq, &exact.dk, &exact.dv, &exact.relative, &exact.bias];
         for ((found, exact), name) in found.0.iter().zip(exact).zip(NAMES) {
             found.assert_intact(what);
             let values = found.values();
@@ -155,15 +168,19 @@ fn value(back: &Back) -> f64 {
     out.iter().zip(back.d_out.values()).map(|(y, d)| y * f64::from(d)).sum()
 }
 
-/// Puts `x` in place of element `at` of Q, K, V or the relative biases, and gives the old one.
+/// Puts `x` in place of element `at` of Q, K, V, the relative biases or the bias, and gives the old one.
 fn replace(case: &mut Case, operand: usize, at: usize, x: f32) -> f32 {
     let matrix = match operand {
         0 => &mut case.q,
         1 => &mut case.k,
         2 => &mut case.v,
-        _ => {
+        3 => {
             let table = case.relative.as_mut().expect("the case has relative biases");
             return std::mem::replace(&mut table[at], x);
+        }
+        _ => {
+            let (bias, _) = case.bias.as_mut().expect("the case has a bias");
+            return std::mem::replace(&mut bias[at], x);
         }
     };
     let (i, j) = (at / matrix.view().cols(), at % matrix.view().cols());
@@ -186,7 +203,8 @@ fn the_definition_is_what_small_steps_give() {
             [(3, 5, Reach::causal(3, 5)), (2, 3, Reach::ALL), (4, 4, Reach::banded(4, 4, 1, 0))];
         let mut back = Back::new(Case::with_reach(shape, &lengths, masks, &mut rng), &mut rng);
         let exact = back.reference();
-        let exact = [exact.dq, exact.dk, exact.dv, exact.relative].map(|gradient| gradient.values);
+        let exact = [exact.dq, exact.dk, exact.dv, exact.relative, exact.bias]
+            .map(|gradient| gradient.values);
         for (operand, exact) in exact.iter().enumerate() {
             for (at, exact) in exact.iter().enumerate() {
                 let old = replace(&mut back.case, operand, at, 0.0);
@@ -278,7 +296,7 @@ fn instruction_sets_threads_and_block_sizes_do_not_show_in_the_bits() {
     let mut rng = Random::new(5);
     let scalar = Cpu::with_isa(Isa::Scalar).unwrap();
     let mut teams: Vec<Team> = (2..=8).step_by(every(2)).map(Team::new).collect();
-    for (turn, masks) in all_masks().enumerate() {
+    for (turn, masks) in all_masks().step_by(3).enumerate() {
         let make = if turn % 2 == 0 { mixed } else { banded };
         let back = Back::new(make(masks, &mut rng), &mut rng);
         let expected = back.run(scalar, Par::SERIAL).bits();
@@ -307,7 +325,7 @@ fn a_segment_alone_has_the_bits_it_has_in_a_batch() {
         let mut back = Back::new(mixed(masks, &mut rng), &mut rng);
         for cpu in Cpu::all() {
             let segments = back.case.segments.clone();
-            let [dq, dk, dv, _] = back.run(cpu, Par::SERIAL).0;
+            let [dq, dk, dv, ..] = back.run(cpu, Par::SERIAL).0;
             for segment in &segments {
                 back.case.segments = vec![segment.clone()];
                 let alone = back.run(cpu, Par::SERIAL).0;
@@ -340,7 +358,7 @@ fn matrices_side_by_side_have_the_bits_of_three() {
     let back = Back::new(Case::new(shape, &lengths, 0, &mut rng), &mut rng);
     let (t, [q, k, v]) = (29, [20, 10, 14]);
     let cpu = Cpu::detect();
-    let [dq, dk, dv, _] = back.run(cpu, Par::SERIAL).0;
+    let [dq, dk, dv, ..] = back.run(cpu, Par::SERIAL).0;
     let extent = AttentionExtent::of(&back.case.segments);
     let mut scratch = Scratch::new(attention_backward_scratch(cpu, 1, &shape, extent));
     let mut all = Guarded::filled(t, q + k + v, q + k + v + 5, 2, f32::NAN);
@@ -359,9 +377,9 @@ fn matrices_side_by_side_have_the_bits_of_three() {
 }
 
 #[test]
-fn gradients_of_relative_biases_are_added() {
+fn gradients_of_biases_are_added() {
     let mut rng = Random::new(8);
-    let back = Back::new(banded(RELATIVE, &mut rng), &mut rng);
+    let back = Back::new(banded(RELATIVE | BIAS, &mut rng), &mut rng);
     let cpu = Cpu::detect();
     let need = attention_backward_scratch(
         cpu,
@@ -371,12 +389,14 @@ fn gradients_of_relative_biases_are_added() {
     );
     let mut scratch = Scratch::new(need);
     let mut gradients = Gradients::of(&back);
-    gradients.0[3].view_mut().fill(1.5);
-    back.run_into(cpu, Par::SERIAL, gradients.places(), &mut scratch);
-    let exact = back.reference().relative;
-    for (at, (x, y)) in gradients.0[3].values().into_iter().zip(&exact.values).enumerate() {
-        let bound = 2.0 * exact.bound[at] + 300.0 * 1.5 * f64::powi(2.0, -24);
-        assert!((f64::from(x) - 1.5 - y).abs() <= bound, "[{at}]: {x} is 1.5 + {y}");
+    (3..5).for_each(|i| gradients.0[i].view_mut().fill(1.5));
+    back.run_into(cpu, Par::SERIAL, gradients.places(&back.case), &mut scratch);
+    let exact = back.reference();
+    for (found, exact) in gradients.0[3..].iter().zip([exact.relative, exact.bias]) {
+        for (at, (x, y)) in found.values().into_iter().zip(&exact.values).enumerate() {
+            let bound = 2.0 * exact.bound[at] + 300.0 * 1.5 * f64::powi(2.0, -24);
+            assert!((f64::from(x) - 1.5 - y).abs() <= bound, "[{at}]: {x} is 1.5 + {y}");
+        }
     }
 }
 
@@ -514,7 +534,7 @@ fn whatever_hidden_keys_hold_stays_hidden() {
                 let clean = back.run(cpu, Par::SERIAL).values();
                 let old_k = replace(&mut back.case, 1, j * 8 + 2, f32::INFINITY);
                 let old_v = replace(&mut back.case, 2, j * 20 + 3, f32::NAN);
-                let [dq, _, _, _] = back.run(cpu, Par::SERIAL).values();
+                let [dq, ..] = back.run(cpu, Par::SERIAL).values();
                 for (at, (x, clean)) in dq.iter().zip(&clean[0]).enumerate() {
                     let (row, head) = (at / 16, at / 8 % 2);
                     if back.case.sees(head, row, j) {
@@ -544,7 +564,7 @@ fn scratch_for_the_longest_serves_every_shorter_call() {
             let case = Case::new(shape, &[(t, s, None)], KEYS | RELATIVE, &mut rng);
             let back = Back::new(case, &mut rng);
             let mut gradients = Gradients::of(&back);
-            back.run_into(cpu, Par::SERIAL, gradients.places(), &mut scratch);
+            back.run_into(cpu, Par::SERIAL, gradients.places(&back.case), &mut scratch);
             assert!(gradients.0[0].values().iter().all(|x| x.is_finite()), "{t} over {s}");
         }
     }
@@ -582,6 +602,6 @@ fn a_gradient_for_biases_that_are_not_there_is_refused() {
     let back = small();
     let mut gradients = Gradients::of(&back);
     let mut table = vec![0.0; 22];
-    let to = gradients.places().with_relative(MatMut::new(&mut table, 2, 11));
+    let to = gradients.places(&back.case).with_relative(MatMut::new(&mut table, 2, 11));
     back.run_into(Cpu::detect(), Par::SERIAL, to, &mut Scratch::new(Default::default()));
 }

@@ -25,7 +25,7 @@ pub(crate) use row::{Part, Weighed, dots_kernel, finite_kernel, gradient_kernel,
 use super::block::Operands;
 use super::blocking::Blocking;
 use super::segment::{Segment, Sequence};
-use super::{AttentionExtent, AttentionShape, Mask, Source};
+use super::{AttentionExtent, AttentionShape, Mask, PerHead, PerHeadMut, Source};
 use crate::arch::FloatMode;
 use crate::cpu::Cpu;
 use crate::par::Par;
@@ -39,6 +39,7 @@ use unit::Call;
 pub struct AttentionGradients<'a> {
     to: Layout<'a>,
     relative: Option<MatMut<'a>>,
+    bias: Option<PerHeadMut<'a>>,
 }
 
 #[derive(Debug)]
@@ -48,35 +49,41 @@ enum Layout<'a> {
     WithSource { dq: MatMut<'a>, d_kv: MatMut<'a> },
 }
 
+impl<'a> From<Layout<'a>> for AttentionGradients<'a> {
+    fn from(to: Layout<'a>) -> AttentionGradients<'a> {
+        AttentionGradients { to, relative: None, bias: None }
+    }
+}
+
 impl<'a> AttentionGradients<'a> {
     /// Three matrices, shaped as Q, K and V.
     pub fn new(dq: MatMut<'a>, dk: MatMut<'a>, dv: MatMut<'a>) -> AttentionGradients<'a> {
-        AttentionGradients { to: Layout::Apart { dq, dk, dv }, relative: None }
+        AttentionGradients::from(Layout::Apart { dq, dk, dv })
     }
 
     /// The columns \[Q K V\] of one matrix, as one projection of the same rows makes them.
     pub fn side_by_side(d_qkv: MatMut<'a>) -> AttentionGradients<'a> {
-        AttentionGradients { to: Layout::SideBySide(d_qkv), relative: None }
+        AttentionGradients::from(Layout::SideBySide(d_qkv))
     }
 
     /// Those of Q, and the columns \[K V\] of another matrix, as queries over a source have them.
     pub fn with_source(dq: MatMut<'a>, d_kv: MatMut<'a>) -> AttentionGradients<'a> {
-        AttentionGradients { to: Layout::WithSource { dq, d_kv }, relative: None }
+        AttentionGradients::from(Layout::WithSource { dq, d_kv })
     }
 
-    /// The same with those of the table of [`Mask::relative`], heads × distances, which are added to it.
+    /// The same with those of the table of [`Mask::relative`], heads × distances, which are added to what is there.
     pub fn with_relative(self, d_table: MatMut<'a>) -> AttentionGradients<'a> {
         AttentionGradients { relative: Some(d_table), ..self }
     }
 
-    /// The three places, and the table's.
+    /// The same with those of [`Mask::bias`], laid out as that is, which are added to what is there.
+    pub fn with_bias(self, d_bias: PerHeadMut<'a>) -> AttentionGradients<'a> {
+        AttentionGradients { bias: Some(d_bias), ..self }
+    }
+
+    /// Of Q, K and V.
     #[track_caller]
-    fn places(
-        self,
-        shape: &AttentionShape,
-        t: usize,
-        s: usize,
-    ) -> ([Place; 3], Option<MatMut<'a>>) {
+    fn places(&mut self, shape: &AttentionShape, t: usize, s: usize) -> [Place; 3] {
         let [q, k, v] =
             [shape.heads * shape.d_k, shape.kv_heads * shape.d_k, shape.kv_heads * shape.d_v];
         let expect = |what: &str, mat: &MatMut<'_>, rows: usize, cols: usize| {
@@ -86,26 +93,61 @@ impl<'a> AttentionGradients<'a> {
                 "{what} of {found_rows}×{found}, expected {rows}×{cols} for {shape:?}"
             );
         };
-        let places = match self.to {
-            Layout::Apart { mut dq, mut dk, mut dv } => {
-                expect("gradient of Q", &dq, t, q);
-                expect("gradient of K", &dk, s, k);
-                expect("gradient of V", &dv, s, v);
-                [Place::new(&mut dq, 0), Place::new(&mut dk, 0), Place::new(&mut dv, 0)]
+        match &mut self.to {
+            Layout::Apart { dq, dk, dv } => {
+                expect("gradient of Q", dq, t, q);
+                expect("gradient of K", dk, s, k);
+                expect("gradient of V", dv, s, v);
+                [Place::new(dq, 0), Place::new(dk, 0), Place::new(dv, 0)]
             }
-            Layout::SideBySide(mut all) => {
+            Layout::SideBySide(all) => {
                 assert!(t == s, "gradients side by side of {t} queries and {s} keys");
-                expect("gradient of [Q K V]", &all, t, q + k + v);
-                [0, q, q + k].map(|column| Place::new(&mut all, column))
+                expect("gradient of [Q K V]", all, t, q + k + v);
+                [0, q, q + k].map(|column| Place::new(all, column))
             }
-            Layout::WithSource { mut dq, mut d_kv } => {
-                expect("gradient of Q", &dq, t, q);
-                expect("gradient of [K V]", &d_kv, s, k + v);
-                [Place::new(&mut dq, 0), Place::new(&mut d_kv, 0), Place::new(&mut d_kv, k)]
+            Layout::WithSource { dq, d_kv } => {
+                expect("gradient of Q", dq, t, q);
+                expect("gradient of [K V]", d_kv, s, k + v);
+                [Place::new(dq, 0), Place::new(d_kv, 0), Place::new(d_kv, k)]
             }
-        };
-        (places, self.relative)
+        }
     }
+
+    /// Of what is added to scores, which the mask must have.
+    #[track_caller]
+    fn added(&mut self, mask: &Mask<'_>) -> Added {
+        let relative = self.relative.as_mut().map(|d_table| {
+            let found = (d_table.rows(), d_table.cols());
+            let table =
+                mask.relative.map(|relative| (relative.table.rows(), relative.table.cols()));
+            assert!(Some(found) == table, "gradient of a table {found:?} for one of {table:?}");
+            Place::new(d_table, 0)
+        });
+        let (shared, d_bias) = match &mut self.bias {
+            None => return Added { relative, bias: None, shared: false },
+            Some(PerHeadMut::Shared(d_bias)) => (true, d_bias),
+            Some(PerHeadMut::Each(d_bias)) => (false, d_bias),
+        };
+        let found = (shared, d_bias.rows(), d_bias.cols());
+        let bias = mask.bias.map(|bias| match bias {
+            PerHead::Shared(bias) => (true, bias.rows(), bias.cols()),
+            PerHead::Each(bias) => (false, bias.rows(), bias.cols()),
+        });
+        assert!(
+            Some(found) == bias,
+            "gradient of a bias (shared, rows, columns) {found:?} for one of {bias:?}"
+        );
+        Added { relative, bias: Some(Place::new(d_bias, 0)), shared }
+    }
+}
+
+/// The gradients of what is added to scores.
+#[derive(Clone, Copy)]
+struct Added {
+    relative: Option<Place>,
+    bias: Option<Place>,
+    /// Whether the heads share the bias.
+    shared: bool,
 }
 
 /// A matrix that workers write to in disjoint parts.
@@ -178,8 +220,9 @@ impl BackwardBlocking {
 /// dV_j = Σ_i p_ij·dO_i, dQ_i = scale·Σ_j dX_ij·K_j, dK_j = scale·Σ_i dX_ij·Q_i,
 ///
 /// with dX_ij = p_ij·(dO_i·V_j − dO_i·O_i), times 1 − (s_ij/c)² under a cap c; the sums of dK and dV go over the heads that
-/// share a head of keys, then over the queries, both ascending. A table of relative biases gets, at each distance, the sum of
-/// p_ij·(dO_i·V_j − dO_i·O_i) over the pairs at that distance, segment by segment, added to what is there.
+/// share a head of keys, then over the queries, both ascending. A bias gets p_ij·(dO_i·V_j − dO_i·O_i), head by head where they
+/// share it, and a table of relative biases, at each distance, the sum of that over the pairs at that distance, segment by segment;
+/// both are added to what is there.
 ///
 /// `q`, `k`, `v`, `segments` and `mask` as the forward had them; `out` is its result and `d_out` the gradient for it,
 /// both t×h·d_v. The gradients are replaced in the rows that segments name; other rows are left alone. What is hidden takes no part,
@@ -293,7 +336,7 @@ fn differentiate(
     par: Par<'_>,
     blocking: &BackwardBlocking,
     segments: &[Segment],
-    gradients: AttentionGradients<'_>,
+    mut gradients: AttentionGradients<'_>,
     stack: &mut Stack<'_>,
 ) {
     let _mode = FloatMode::default_scope();
@@ -304,37 +347,32 @@ fn differentiate(
     super::check(cpu, shape, q, &source, (d_out.rows(), d_out.cols()));
     mask.check(shape.heads, q.rows(), &source);
     check_disjoint(segments);
-    let ([dq, dk, dv], mut table) = gradients.places(shape, q.rows(), k.rows());
-    if let Some(d_table) = &table {
-        let expected = mask.relative.map(|relative| (relative.table.rows(), relative.table.cols()));
-        let found = (d_table.rows(), d_table.cols());
-        assert!(Some(found) == expected, "gradient of a table {found:?} for one of {expected:?}");
-    }
+    let [dq, dk, dv] = gradients.places(shape, q.rows(), k.rows());
+    let added = gradients.added(mask);
     if shape.heads == 0 {
         return;
     }
-    let relative = table.as_mut().map(|d_table| Place::new(d_table, 0));
     let cancel = par.cancel();
-    let call = Call { operands, k, v, out, d_out, dq, dk, dv, relative, blocking, cancel };
+    let call = Call { operands, k, v, out, d_out, dq, dk, dv, added, blocking, cancel };
     let par = par.limit(Blocking::workers(par.threads(), shape, &source));
     let AttentionExtent { queries, keys } = source.extent();
     let each = unit::need(cpu, shape, blocking, queries, keys);
     let kv_heads = shape.kv_heads;
-    if relative.is_some() {
-        // Sequences share the table's rows, and are added in their order.
-        par.run_with(kv_heads, each, stack, &|kv_head, mut stack| {
-            for segment in segments {
-                // SAFETY: an item is all sequences of a head, whose rows do not overlap (`check`, `check_disjoint`).
+    // Sequences share the rows of a table, and heads may share those of a bias: both are added up in order.
+    let apart = if added.relative.is_some() { 1 } else { segments.len() };
+    let heads_apart = if added.shared { 1 } else { kv_heads };
+    par.run_with(apart * heads_apart, each, stack, &|item, mut stack| {
+        let (sequence, head) = (item / heads_apart, item % heads_apart);
+        let sequences = if apart == 1 { segments } else { &segments[sequence..=sequence] };
+        let heads = if heads_apart == 1 { 0..kv_heads } else { head..head + 1 };
+        for segment in sequences {
+            for kv_head in heads.clone() {
+                // SAFETY: no other item has this sequence with this head, nor one that shares rows of what is added;
+                // rows of sequences do not overlap (`check`, `check_disjoint`).
                 unsafe { call.unit(Sequence::from(segment), kv_head, &mut stack) };
             }
-        });
-    } else {
-        par.run_with(segments.len() * kv_heads, each, stack, &|item, mut stack| {
-            let sequence = Sequence::from(&segments[item / kv_heads]);
-            // SAFETY: an item is one sequence of one head; rows of sequences do not overlap.
-            unsafe { call.unit(sequence, item % kv_heads, &mut stack) };
-        });
-    }
+        }
+    });
 }
 
 /// That key rows do not overlap is what makes the writes of different workers disjoint.

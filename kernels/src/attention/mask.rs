@@ -2,7 +2,7 @@
 
 use super::Source;
 use super::segment::Sequence;
-use crate::view::Mat;
+use crate::view::{Mat, MatMut};
 
 /// A t × s matrix of mask values, one for all heads or one per head.
 ///
@@ -39,6 +39,15 @@ impl<'a, T: Copy> PerHead<'a, T> {
             mat.cols()
         );
     }
+}
+
+/// As [`PerHead`], to write to.
+#[derive(Debug)]
+pub enum PerHeadMut<'a> {
+    /// Row = row of Q.
+    Shared(MatMut<'a>),
+    /// Row = head · (rows of Q) + row of Q.
+    Each(MatMut<'a>),
 }
 
 /// A bias that depends on the head and on how far a key lies from the query's position, as in T5 or ALiBi:

@@ -1,6 +1,6 @@
 //! Definitions of the operations in [`attention`](mod@crate::attention).
 
-use crate::attention::{AttentionShape, Mask, Segment};
+use crate::attention::{AttentionShape, Mask, PerHead, Relative, Segment};
 use crate::view::Mat;
 
 /// What [`attention()`] gives, and how far an f32 result may lie from it.
@@ -159,6 +159,8 @@ pub struct AttentionGradients {
     pub dv: Gradient,
     /// As the table of relative biases; empty without one.
     pub relative: Gradient,
+    /// As the bias; empty without one.
+    pub bias: Gradient,
 }
 
 /// One gradient of [`AttentionGradients`], row-major.
@@ -209,7 +211,7 @@ pub fn attention_backward(
     mask: &Mask<'_>,
 ) -> AttentionGradients {
     let &AttentionShape { heads, kv_heads, d_k, d_v, scale, .. } = shape;
-    let scale = f64::from(scale);
+    let (scale, q_rows) = (f64::from(scale), q.rows());
     let unit = 2f64.powi(-24);
     let tiny = f64::from(f32::MIN_POSITIVE);
     let forward = attention(shape, q, k, v, segments, mask);
@@ -218,6 +220,12 @@ pub fn attention_backward(
     let mut dk = Gradient::zeros(k.rows() * kv_heads * d_k);
     let mut dv = Gradient::zeros(v.rows() * kv_heads * d_v);
     let mut relative = Gradient::zeros(table);
+    let (shared, bias_rows, bias_cols) = match mask.bias {
+        None => (true, 0, 0),
+        Some(PerHead::Shared(bias)) => (true, bias.rows(), bias.cols()),
+        Some(PerHead::Each(bias)) => (false, bias.rows(), bias.cols()),
+    };
+    let mut bias = Gradient::zeros(bias_rows * bias_cols);
     for segment in segments {
         for head in 0..heads {
             let kv_head = head / (heads / kv_heads);
@@ -266,10 +274,14 @@ pub fn attention_backward(
                         dq.add(row * heads * d_k + at_q, scale * dx * k, error * k.abs());
                         dk.add(key_row * kv_heads * d_k + at_k, scale * dx * q, error * q.abs());
                     }
-                    if let Some(bias) = mask.relative {
+                    if let Some(Relative { table, zero }) = mask.relative {
                         let position = i as isize + segment.reach.offset;
-                        let column = (key as isize - position + bias.zero as isize) as usize;
-                        relative.add(head * bias.table.cols() + column, ds, ds_error);
+                        let column = (key as isize - position + zero as isize) as usize;
+                        relative.add(head * table.cols() + column, ds, ds_error);
+                    }
+                    if mask.bias.is_some() {
+                        let row = if shared { row } else { head * q_rows + row };
+                        bias.add(row * bias_cols + key, ds, ds_error);
                     }
                 }
             }
@@ -280,6 +292,7 @@ pub fn attention_backward(
         dk: dk.finish(),
         dv: dv.finish(),
         relative: relative.finish(),
+        bias: bias.finish(),
     }
 }
 

@@ -14,7 +14,7 @@ pub(crate) struct Weighed<'a> {
     /// The cap, and the capped scores.
     pub(crate) capped: Option<(f32, &'a [f32])>,
     /// Sums of the gradients of what is added to scores.
-    pub(crate) d_added: Option<&'a mut [f32]>,
+    pub(crate) d_added: [Option<&'a mut [f32]>; 2],
 }
 
 /// Both rows in place, element by element: the unnormalised weight e becomes p = e·(1/sum), and dp, the gradient of p,
@@ -35,7 +35,7 @@ pub(crate) fn gradient_kernel(how: Weighed<'_>, weights: &mut [f32], d: &mut [f3
         let ds = p * (*d - mean) + 0.0;
         (*weight, *d) = if hidden(*weight) { (-0.0, -0.0) } else { (p, ds) };
     }
-    if let Some(sums) = d_added {
+    for sums in d_added.into_iter().flatten() {
         // Adding −0 changes nothing.
         sums.iter_mut().zip(&*d).for_each(|(sum, ds)| *sum += ds);
     }

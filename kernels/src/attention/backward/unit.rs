@@ -1,13 +1,13 @@
 //! One head of keys and values of one sequence: its gradients, and those of the queries that meet it.
 
 use super::row::{Part, Weighed};
-use super::{BackwardBlocking, Place};
+use super::{Added, BackwardBlocking, Place};
 use crate::arch::{Distance, PackArgs, Tile, TileArgs};
 use crate::attention::AttentionShape;
 use crate::attention::block::{Operands, Rows, Span};
 use crate::attention::blocking::row_of_scores;
 use crate::attention::keys::{Runs, pack_keys, pack_values};
-use crate::attention::mask::Seen;
+use crate::attention::mask::{Query, Seen};
 use crate::attention::segment::Sequence;
 use crate::cpu::Cpu;
 use crate::par::Cancel;
@@ -25,15 +25,14 @@ pub(super) struct Call<'a> {
     pub(super) dq: Place,
     pub(super) dk: Place,
     pub(super) dv: Place,
-    /// The gradient of the table of relative biases.
-    pub(super) relative: Option<Place>,
+    pub(super) added: Added,
     pub(super) blocking: &'a BackwardBlocking,
     /// Asked between the blocks of a unit.
     pub(super) cancel: Option<&'a Cancel>,
 }
 
 // SAFETY: all is read only, but for the gradients: the driver gives a unit, which is a sequence's rows with one head of keys
-// and values, to one worker, and all sequences of a head when there are relative biases.
+// and values, to one worker, and with it those that share rows of what is added to scores.
 unsafe impl Sync for Call<'_> {}
 
 /// One head of keys and values of one sequence.
@@ -99,7 +98,7 @@ impl Call<'_> {
     /// All gradients of one sequence and one head of keys and values.
     ///
     /// # Safety
-    /// Nobody else handles this sequence with this head, nor this head at all when there are relative biases.
+    /// Nobody else handles this sequence with this head, nor one that shares rows of what is added to scores.
     pub(super) unsafe fn unit(
         &self,
         sequence: Sequence<'_>,
@@ -260,7 +259,7 @@ impl Call<'_> {
         d: &mut [f32],
         stack: &mut Stack<'_>,
     ) -> bool {
-        let Operands { cpu, shape, mask, .. } = self.operands;
+        let Operands { cpu, shape, .. } = self.operands;
         let table = &cpu.table.rows;
         let Block { rows, ld, all, .. } = block;
         let (added, mut stack) = stack.take::<f32>(rows.keys.len());
@@ -282,17 +281,35 @@ impl Call<'_> {
             d[all.start..first].fill(-0.0);
             d[end..all.end].fill(-0.0);
             if visible > 0 {
-                let d_added = mask.relative.zip(self.relative).map(|(relative, place)| {
-                    let column = query.column(&relative, first);
-                    // SAFETY: columns that the mask's table has (`Mask::check`), in a row that is ours.
-                    unsafe { place.row(query.head, column, end - first) }
-                });
+                // SAFETY: rows that are ours (the caller's promise), and columns that the mask has (`Mask::check`).
+                let d_added = unsafe { self.added_to(&query, first, end - first) };
                 let capped = shape.softcap.map(|cap| (cap, &capped[first..end]));
                 let how = Weighed { sum, mean, capped, d_added };
                 (table.gradient)(how, &mut weights[first..end], &mut d[first..end]);
             }
         }
         finite
+    }
+
+    /// Sums of the gradients of what is added to the scores of a query, for keys from `first` on.
+    ///
+    /// # Safety
+    /// As [`Call::unit`], for keys that the query may see.
+    unsafe fn added_to<'r>(
+        &self,
+        query: &Query<'_>,
+        first: usize,
+        keys: usize,
+    ) -> [Option<&'r mut [f32]>; 2] {
+        let Added { relative, bias, shared } = self.added;
+        // SAFETY: the caller's promise.
+        let relative = relative.zip(self.operands.mask.relative).map(|(place, table)| unsafe {
+            place.row(query.head, query.column(&table, first), keys)
+        });
+        let row = if shared { query.row() } else { query.head * query.of + query.row() };
+        // SAFETY: as above.
+        let bias = bias.map(|place| unsafe { place.row(row, query.base + first, keys) });
+        [relative, bias]
     }
 
     /// to\[j\] ← to\[j\] + Σ_r x_rj·b_r over the rows of the block, for every key j of it: for dV and dK.
