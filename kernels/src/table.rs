@@ -46,7 +46,6 @@ pub(crate) struct RowKernels {
     pub(crate) exp_scores: fn(&Scores<'_>, &mut [f32]) -> f32,
     pub(crate) cap_scores: fn(f32, f32, &mut [f32]),
     pub(crate) gradient: fn(Weighed<'_>, &mut [f32], &mut [f32]),
-    pub(crate) dots: fn(Mat<'_>, Mat<'_>, &mut [f32]),
     pub(crate) finite: fn(&[f32]) -> bool,
     pub(crate) scale: unsafe fn(f32, Part),
     pub(crate) finish: fn(&mut [f32], &Finish<'_>),
@@ -111,10 +110,6 @@ macro_rules! row_kernels {
         $(#[target_feature(enable = $features)])?
         fn gradient(how: Weighed<'_>, weights: &mut [f32], d: &mut [f32]) {
             backward::gradient_kernel(how, weights, d)
-        }
-        $(#[target_feature(enable = $features)])?
-        fn dots(a: Mat<'_>, b: Mat<'_>, out: &mut [f32]) {
-            backward::dots_kernel(a, b, out)
         }
         $(#[target_feature(enable = $features)])?
         fn finite(x: &[f32]) -> bool {
@@ -231,8 +226,6 @@ macro_rules! row_kernels {
             cap_scores: |scale, cap, row| unsafe { cap_scores(scale, cap, row) },
             // SAFETY: as above.
             gradient: |how, weights, d| unsafe { gradient(how, weights, d) },
-            // SAFETY: as above.
-            dots: |a, b, out| unsafe { dots(a, b, out) },
             // SAFETY: as above.
             finite: |x| unsafe { finite(x) },
             // SAFETY: as above.

@@ -8,7 +8,7 @@ use headrow_kernels::attention::{
 use headrow_kernels::reference::attention as definition;
 use headrow_kernels::{
     AttentionExtent, AttentionGradients, Cpu, Isa, Mat, MatMut, Par, PerHeadMut, Reach, Scratch,
-    Segment, Team, attention, attention_backward, attention_backward_scratch, attention_scratch,
+    Segment, Team, attention_backward, attention_backward_scratch,
 };
 use support::attention::{
     BIAS, Case, HEADS, KEYS, NO_HOLES, PER_HEAD, RELATIVE, VISIBLE, WIDTHS, all_masks, banded,
@@ -73,20 +73,6 @@ impl Back {
         Back { case, d_out }
     }
 
-    /// The forward result, whose bits do not depend on where it is computed.
-    fn out(&self) -> Guarded {
-        let Case { shape, segments, q, k, v, .. } = &self.case;
-        let (rows, cols) = (q.view().rows(), shape.heads * shape.d_v);
-        let mut out = Guarded::filled(rows, cols, cols + 1, 3, f32::NAN);
-        let cpu = Cpu::detect();
-        let extent = AttentionExtent::of(segments);
-        let mut scratch = Scratch::new(attention_scratch(cpu, 1, shape, extent));
-        let (q, k, v, mask) = (q.view(), k.view(), v.view(), self.case.mask());
-        let (to, stack) = (out.view_mut(), &mut scratch.stack());
-        attention(cpu, Par::SERIAL, shape, q, k, v, segments, &mask, to, stack);
-        out
-    }
-
     fn run(&self, cpu: Cpu, par: Par<'_>) -> Gradients {
         let Case { shape, segments, .. } = &self.case;
         let extent = AttentionExtent::of(segments);
@@ -98,10 +84,9 @@ impl Back {
 
     fn run_into(&self, cpu: Cpu, par: Par<'_>, to: AttentionGradients<'_>, scratch: &mut Scratch) {
         let Case { shape, segments, q, k, v, .. } = &self.case;
-        let (out, d_out) = (self.out(), self.d_out.view());
-        let (q, k, v, out) = (q.view(), k.view(), v.view(), out.view());
+        let (q, k, v, d_out) = (q.view(), k.view(), v.view(), self.d_out.view());
         let (mask, stack) = (self.case.mask(), &mut scratch.stack());
-        attention_backward(cpu, par, shape, q, k, v, out, d_out, segments, &mask, to, stack);
+        attention_backward(cpu, par, shape, q, k, v, d_out, segments, &mask, to, stack);
     }
 
     fn run_blocked(&self, cpu: Cpu, par: Par<'_>, blocking: &BackwardBlocking) -> Gradients {
@@ -110,7 +95,7 @@ impl Back {
         let need = attention_backward_blocked_scratch(cpu, blocking, threads, shape, extent);
         let mut scratch = Scratch::new(need);
         let mut gradients = Gradients::of(self);
-        let (out, d_out) = (self.out(), self.d_out.view());
+        let d_out = self.d_out.view();
         attention_backward_blocked(
             cpu,
             par,
@@ -119,7 +104,6 @@ impl Back {
             q.view(),
             k.view(),
             v.view(),
-            out.view(),
             d_out,
             segments,
             &self.case.mask(),

@@ -215,16 +215,14 @@ fn attentions(cpu: Cpu, all: &mut Vec<Operation>) {
             let (q, k, v) = (Mat::new(&q, t, 36), Mat::new(&k, s, 18), Mat::new(&v, s, 40));
             let (to, mut stack) = (MatMut::new(&mut out, t, 80), scratch.stack());
             attention(cpu, Par::SERIAL, &shape, q, k, v, &segments, &mask, to, &mut stack);
-            let (out, d_out) = (Mat::new(&out, t, 80), Mat::new(&d_out, t, 80));
+            let d_out = Mat::new(&d_out, t, 80);
             let to = AttentionGradients::new(
                 MatMut::new(&mut dq, t, 36),
                 MatMut::new(&mut dk, s, 18),
                 MatMut::new(&mut dv, s, 40),
             );
             let (par, segments) = (Par::SERIAL, &segments);
-            attention_backward(
-                cpu, par, &shape, q, k, v, out, d_out, segments, &mask, to, &mut stack,
-            );
+            attention_backward(cpu, par, &shape, q, k, v, d_out, segments, &mask, to, &mut stack);
         };
         all.push((format!("attention and its gradients, masked: {masked}"), Box::new(run)));
     }

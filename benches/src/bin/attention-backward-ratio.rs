@@ -17,7 +17,7 @@ use headrow_kernels::attention::{
 };
 use headrow_kernels::{
     AttentionExtent, AttentionGradients, AttentionShape, Cpu, Mask, Mat, MatMut, Par, Scratch,
-    Segment, Team, attention, attention_scratch,
+    Segment, Team,
 };
 
 #[derive(clap::Parser)]
@@ -61,21 +61,17 @@ fn caller<'a>(
     blocking.pack_keys = options.pack.unwrap_or(blocking.pack_keys);
     blocking.copy_rows = options.copy.unwrap_or(blocking.copy_rows);
     let need = attention_backward_blocked_scratch(cpu, &blocking, threads, shape, extent);
-    let mut scratch = Scratch::new(need.or(attention_scratch(cpu, 1, shape, extent)));
-    let (mut out, d_out) = (vec![0.0; rows * columns], values(rows * columns, 2));
-    let mask = Mask::default();
-    let result = MatMut::new(&mut out, rows, columns);
-    let stack = &mut scratch.stack();
-    attention(cpu, Par::SERIAL, shape, q, k, v, segments, &mask, result, stack);
+    let mut scratch = Scratch::new(need);
+    let (d_out, mask) = (values(rows * columns, 2), Mask::default());
     let mut gradients = vec![0.0; rows * 3 * columns];
     let mut team = Team::new(threads);
     move || {
-        let (out, d_out) = (Mat::new(&out, rows, columns), Mat::new(&d_out, rows, columns));
+        let d_out = Mat::new(&d_out, rows, columns);
         let to = AttentionGradients::side_by_side(MatMut::new(&mut gradients, rows, 3 * columns));
         let stack = &mut scratch.stack();
         team.open(|par| {
             attention_backward_blocked(
-                cpu, par, &blocking, shape, q, k, v, out, d_out, segments, &mask, to, stack,
+                cpu, par, &blocking, shape, q, k, v, d_out, segments, &mask, to, stack,
             );
         });
     }

@@ -3,13 +3,14 @@
 //! With x = scale·q·k, s = x or c·tanh(x/c) under a cap c, and p = softmax(s + bias):
 //!
 //! - dV_j = Σ_i p_ij·dO_i
-//! - dP_ij = dO_i·V_j, and δ_i = Σ_j p_ij·dP_ij = dO_i·O_i
+//! - dP_ij = dO_i·V_j, and δ_i = Σ_j p_ij·dP_ij
 //! - dS_ij = p_ij·(dP_ij − δ_i), which is the gradient of the bias too
 //! - dX_ij = dS_ij·(1 − (s_ij/c)²)
 //! - dQ_i = scale·Σ_j dX_ij·K_j, dK_j = scale·Σ_i dX_ij·Q_i
 //!
-//! No weight is kept from the forward pass: a block of queries computes its whole rows of them again, with the forward's bits. (δ as
-//! a product of rows of the result: Dao et al., "FlashAttention", 2022, appendix B.4.) A unit of work is a
+//! No weight is kept from the forward pass: a block of queries computes its whole rows of them again, with the forward's bits. (δ is also dO_i·O_i: Dao et al.,
+//! "FlashAttention", 2022, appendix B.4. But where one key has all the weight, dP_ij − δ_i is 0, and only the sum of the very
+//! dP_ij says so: the product of rows leaves a rounding, which large keys then multiply.) A unit of work is a
 //! sequence with one head of keys and values: it packs these once, and adds its queries' parts to dK and dV, head by head
 //! of the group, block by block, each of them a continued chain of multiply-adds.
 //!
@@ -20,7 +21,7 @@
 mod row;
 mod unit;
 
-pub(crate) use row::{Part, Weighed, dots_kernel, finite_kernel, gradient_kernel, scale_kernel};
+pub(crate) use row::{Part, Weighed, finite_kernel, gradient_kernel, scale_kernel};
 
 use super::block::Operands;
 use super::blocking::Blocking;
@@ -219,13 +220,12 @@ impl BackwardBlocking {
 ///
 /// dV_j = Σ_i p_ij·dO_i, dQ_i = scale·Σ_j dX_ij·K_j, dK_j = scale·Σ_i dX_ij·Q_i,
 ///
-/// with dX_ij = p_ij·(dO_i·V_j − dO_i·O_i), times 1 − (s_ij/c)² under a cap c; the sums of dK and dV go over the heads that
-/// share a head of keys, then over the queries, both ascending. A bias gets p_ij·(dO_i·V_j − dO_i·O_i), head by head where they
+/// with dX_ij = p_ij·(dP_ij − Σ_l p_il·dP_il), dP_ij = dO_i·V_j, times 1 − (s_ij/c)² under a cap c; the sums of dK and dV go over the heads that
+/// share a head of keys, then over the queries, both ascending. A bias gets dX_ij without that factor, head by head where they
 /// share it, and a table of relative biases, at each distance, the sum of that over the pairs at that distance, segment by segment;
 /// both are added to what is there.
 ///
-/// `q`, `k`, `v`, `segments` and `mask` as the forward had them; `out` is its result and `d_out` the gradient for it,
-/// both t×h·d_v. The gradients are replaced in the rows that segments name; other rows are left alone. What is hidden takes no part,
+/// `q`, `k`, `v`, `segments` and `mask` as the forward had them; `d_out` is the gradient for its result, t×h·d_v. The gradients are replaced in the rows that segments name; other rows are left alone. What is hidden takes no part,
 /// whatever it holds: a key that no query sees and a query that sees no key get zeros.
 ///
 /// A NaN or ∞ reaches what depends on it and nothing else: in K_j or V_j the queries that see key j, and what those reach.
@@ -248,7 +248,6 @@ pub fn attention_backward(
     q: Mat<'_>,
     k: Mat<'_>,
     v: Mat<'_>,
-    out: Mat<'_>,
     d_out: Mat<'_>,
     segments: &[Segment],
     mask: &Mask<'_>,
@@ -257,7 +256,7 @@ pub fn attention_backward(
 ) {
     let blocking = BackwardBlocking::new(cpu);
     let operands = Operands { cpu, shape, q, mask };
-    let saved = Saved { k, v, out, d_out };
+    let saved = Saved { k, v, d_out };
     differentiate(operands, saved, par, &blocking, segments, gradients, stack);
 }
 
@@ -276,7 +275,6 @@ pub fn attention_backward_blocked(
     q: Mat<'_>,
     k: Mat<'_>,
     v: Mat<'_>,
-    out: Mat<'_>,
     d_out: Mat<'_>,
     segments: &[Segment],
     mask: &Mask<'_>,
@@ -284,7 +282,7 @@ pub fn attention_backward_blocked(
     stack: &mut Stack<'_>,
 ) {
     let operands = Operands { cpu, shape, q, mask };
-    let saved = Saved { k, v, out, d_out };
+    let saved = Saved { k, v, d_out };
     differentiate(operands, saved, par, &blocking.checked(), segments, gradients, stack);
 }
 
@@ -324,7 +322,6 @@ pub fn attention_backward_blocked_scratch(
 struct Saved<'a> {
     k: Mat<'a>,
     v: Mat<'a>,
-    out: Mat<'a>,
     d_out: Mat<'a>,
 }
 
@@ -341,9 +338,8 @@ fn differentiate(
 ) {
     let _mode = FloatMode::default_scope();
     let Operands { cpu, shape, q, mask } = operands;
-    let Saved { k, v, out, d_out } = saved;
+    let Saved { k, v, d_out } = saved;
     let source = Source::rows(k, v, segments);
-    super::check(cpu, shape, q, &source, (out.rows(), out.cols()));
     super::check(cpu, shape, q, &source, (d_out.rows(), d_out.cols()));
     mask.check(shape.heads, q.rows(), &source);
     check_disjoint(segments);
@@ -353,7 +349,7 @@ fn differentiate(
         return;
     }
     let cancel = par.cancel();
-    let call = Call { operands, k, v, out, d_out, dq, dk, dv, added, blocking, cancel };
+    let call = Call { operands, k, v, d_out, dq, dk, dv, added, blocking, cancel };
     let par = par.limit(Blocking::workers(par.threads(), shape, &source));
     let AttentionExtent { queries, keys } = source.extent();
     let each = unit::need(cpu, shape, blocking, queries, keys);

@@ -198,9 +198,9 @@ impl Gradient {
 
 /// The gradients of Σ out·`d_out` for the operands of [`attention`], in f64.
 ///
-/// With ρ_i the relative error of the weights of query i, bounded as in [`Attention`] with one rounding more, and η_i that
-/// of δ_i, which has the forward's error in out_i, dX_ij is known within
-/// slope·(ρ_i·p_ij·|dP_ij − δ_i| + p_ij·((d_v + 2)·u·Σ|dO_i·V_j| + η_i)) + |dS_ij|·(error of the slope) + 4·u·|dX_ij|.
+/// With ρ_i the relative error of the weights of query i, bounded as in [`Attention`] with one rounding more,
+/// ε_ij = (d_v + 2)·u·Σ|dO_i·V_j| that of dP_ij, and η_i = Σ_j p_ij·((ρ_i + (s + 2)·u)·|dP_ij| + ε_ij) that of δ_i, dX_ij is known
+/// within slope·(ρ_i·p_ij·|dP_ij − δ_i| + p_ij·(ε_ij + η_i)) + |dS_ij|·(error of the slope) + 4·u·|dX_ij|.
 pub fn attention_backward(
     shape: &AttentionShape,
     q: Mat<'_>,
@@ -214,7 +214,6 @@ pub fn attention_backward(
     let (scale, q_rows) = (f64::from(scale), q.rows());
     let unit = 2f64.powi(-24);
     let tiny = f64::from(f32::MIN_POSITIVE);
-    let forward = attention(shape, q, k, v, segments, mask);
     let table = mask.relative.map_or(0, |relative| heads * relative.table.cols());
     let mut dq = Gradient::zeros(q.rows() * heads * d_k);
     let mut dk = Gradient::zeros(k.rows() * kv_heads * d_k);
@@ -232,28 +231,30 @@ pub fn attention_backward(
             for (i, row) in segment.queries.clone().enumerate() {
                 let Row { visible, error } = weights_of(shape, q, k, segment, mask, (i, head));
                 let weight_error = 4.0 * error + 2.0 * (visible.len() + 17) as f64 * unit;
-                let columns = head * d_v..(head + 1) * d_v;
-                let gradients = &d_out.row(row)[columns.clone()];
-                let out = row * heads * d_v;
-                let mean = dot(gradients, &forward.output[out..][columns.clone()]);
-                let sizes: Vec<f64> = columns
-                    .map(|c| {
-                        forward.bound[out + c]
-                            + (d_v + 2) as f64 * unit * forward.output[out + c].abs()
+                let gradients = &d_out.row(row)[head * d_v..(head + 1) * d_v];
+                // dO·V_j, and how far it may be off.
+                let products: Vec<(f64, f64)> = visible
+                    .iter()
+                    .map(|&Visible { key, .. }| {
+                        let values = &v.row(segment.keys.start + key)[kv_head * d_v..][..d_v];
+                        let terms =
+                            || gradients.iter().zip(values).map(|(&g, &v)| wide(g) * wide(v));
+                        let size: f64 = terms().map(f64::abs).sum();
+                        (terms().sum(), (d_v + 2) as f64 * unit * size)
                     })
                     .collect();
-                let magnitudes: Vec<f32> = gradients.iter().map(|x| x.abs()).collect();
-                let mean_error = dot(&magnitudes, &sizes);
-                for Visible { key, score: p, slope, slope_error } in visible {
+                let weighed = || visible.iter().map(|v| v.score).zip(&products);
+                let mean: f64 = weighed().map(|(p, (product, _))| p * product).sum();
+                let sum_error = weight_error + (visible.len() + 2) as f64 * unit;
+                let mean_error: f64 = weighed()
+                    .map(|(p, (product, error))| p * (sum_error * product.abs() + error))
+                    .sum();
+                for (&Visible { key, score: p, slope, slope_error }, &(product, product_error)) in
+                    visible.iter().zip(&products)
+                {
                     let key_row = segment.keys.start + key;
-                    let values: Vec<f64> = v.row(key_row)[kv_head * d_v..][..d_v]
-                        .iter()
-                        .map(|&v| f64::from(v))
-                        .collect();
-                    let sizes: Vec<f64> = values.iter().map(|v| v.abs()).collect();
-                    let difference = dot(gradients, &values) - mean;
-                    let difference_error =
-                        (d_v + 2) as f64 * unit * dot(&magnitudes, &sizes) + mean_error;
+                    let difference = product - mean;
+                    let difference_error = product_error + mean_error;
                     let ds = p * difference;
                     let p_error = weight_error * p + tiny;
                     let ds_error = p_error * difference.abs()
@@ -296,6 +297,6 @@ pub fn attention_backward(
     }
 }
 
-fn dot(a: &[f32], b: &[f64]) -> f64 {
-    a.iter().zip(b).map(|(&a, b)| f64::from(a) * b).sum()
+fn wide(x: f32) -> f64 {
+    f64::from(x)
 }

@@ -1,14 +1,15 @@
 //! The attention of ONNX and PyTorch, laid out for the fused kernel.
 
 use super::array::Array;
-use super::ops::Operand;
+use super::ops::{Operand, matrix, matrix_mut};
 use super::{Lane, Stop};
 use headrow_kernels::attention::PAGE;
 use headrow_kernels::rows::math;
 use headrow_kernels::{
-    AttentionExtent, AttentionOutput, AttentionShape, CachedSegment, Epilogue, KvCache, Maps, Mask,
-    Mat, MatMut, PerHead, Reach, Scratch, Segment, attention, attention_cached,
-    attention_cached_scratch, attention_scratch,
+    AttentionExtent, AttentionGradients, AttentionOutput, AttentionShape, CachedSegment, Epilogue,
+    KvCache, Maps, Mask, Mat, MatMut, PerHead, PerHeadMut, Reach, Scratch, Segment, attention,
+    attention_backward, attention_backward_scratch, attention_cached, attention_cached_scratch,
+    attention_scratch,
 };
 
 /// Attention as operators state it: heads are a dimension, masks broadcast to batch × heads × t × s.
@@ -117,11 +118,12 @@ impl Problem {
         self.attend(lane).1
     }
 
-    /// The result and the weights. Masks by key apart, a cache must give the bits that rows give.
-    fn attend(&self, lane: Lane<'_>) -> (Array<f32>, Array<f32>) {
+    /// Calls `run` with the operands as the kernel takes them.
+    fn with_operands<R>(
+        &self,
+        run: impl FnOnce(&AttentionShape, [Mat<'_>; 3], &[Segment], &Mask<'_>) -> R,
+    ) -> R {
         let [batch, heads, t, s] = self.extent();
-        let shape = &self.shape();
-        let d_v = shape.d_v;
         let segments: Vec<Segment> = (0..batch)
             .map(|b| {
                 Segment::full(b * t..(b + 1) * t, b * s..b * s + self.length(b))
@@ -134,32 +136,81 @@ impl Problem {
         let visible = self.visible.as_ref().filter(|_| of_keys.is_none());
         let visible = visible.map(|v| Rows::new(v, [batch, heads, t, s]));
         let bias = self.bias.as_ref().map(|bias| Rows::new(bias, [batch, heads, t, s]));
-        let mask = &Mask {
+        let mask = Mask {
             keys: keys.as_ref().map(Array::data),
             visible: visible.as_ref().map(Rows::per_head),
             bias: bias.as_ref().map(Rows::per_head),
             relative: None,
         };
-
         let (q, k, v) = (side_by_side(&self.q), side_by_side(&self.k), side_by_side(&self.v));
-        let [q, k, v] = [&q, &k, &v].map(|x| Mat::new(x.data(), x.shape()[0], x.shape()[1]));
-        let (cpu, par) = (lane.cpu, lane.par);
-        let extent = AttentionExtent::of(&segments);
-        let mut scratch = Scratch::new(attention_scratch(cpu, par.threads(), shape, extent));
+        run(&self.shape(), [&q, &k, &v].map(matrix), &segments, &mask)
+    }
+
+    /// The result and the weights. Masks by key apart, a cache must give the bits that rows give.
+    fn attend(&self, lane: Lane<'_>) -> (Array<f32>, Array<f32>) {
+        let [batch, heads, t, s] = self.extent();
+        let (cpu, par, d_v) = (lane.cpu, lane.par, self.v.shape()[3]);
         let all: Vec<usize> = (0..heads).collect();
         let mut out = Array::full(&[batch * t, heads * d_v], f32::NAN);
         let mut weights = Array::full(&[heads * batch * t, s], f32::NAN);
         let maps = MatMut::new(weights.data_mut(), heads * batch * t, s);
-        let to = AttentionOutput::from(MatMut::new(out.data_mut(), batch * t, heads * d_v))
-            .with_maps(Maps { heads: &all, out: maps });
-        attention(cpu, par, shape, q, k, v, &segments, mask, to, &mut scratch.stack());
-        if mask.keys.is_none() {
-            let cached = through_a_cache(lane, shape, [q, k, v], &segments, mask);
+        let to =
+            AttentionOutput::from(matrix_mut(&mut out)).with_maps(Maps { heads: &all, out: maps });
+        let cached = self.with_operands(|shape, [q, k, v], segments, mask| {
+            let extent = AttentionExtent::of(segments);
+            let mut scratch = Scratch::new(attention_scratch(cpu, par.threads(), shape, extent));
+            attention(cpu, par, shape, q, k, v, segments, mask, to, &mut scratch.stack());
+            let pages = mask.keys.is_none();
+            pages.then(|| through_a_cache(lane, shape, [q, k, v], segments, mask))
+        });
+        if let Some(cached) = cached {
             let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
             assert_eq!(bits(&cached), bits(out.data()), "a cache gives other bits");
         }
         let out = out.reshape(&[batch, t, heads, d_v]).permute(&[0, 2, 1, 3]);
         (out, weights.reshape(&[heads, batch, t, s]).permute(&[1, 0, 2, 3]))
+    }
+
+    /// The gradients of Q, K, V, shaped as these, and of the bias, batch × h × t × s with 1 for h when the heads
+    /// share it, from that of the result.
+    pub(crate) fn gradients(
+        &self,
+        lane: Lane<'_>,
+        d_out: &Array<f32>,
+    ) -> ([Array<f32>; 3], Option<Array<f32>>) {
+        let [batch, heads, t, s] = self.extent();
+        let (cpu, par) = (lane.cpu, lane.par);
+        let d_out = side_by_side(d_out);
+        // Rows past the end of a sequence belong to no segment, and are not written.
+        let like = |x: &Array<f32>| Array::full(side_by_side(x).shape(), 0.0);
+        let [mut dq, mut dk, mut dv] = [&self.q, &self.k, &self.v].map(like);
+        let bias_heads =
+            self.bias.as_ref().map(|bias| if bias.shape()[1] == 1 { 1 } else { heads });
+        let mut d_bias = bias_heads.map(|heads| Array::full(&[heads * batch * t, s], 0.0));
+        self.with_operands(|shape, [q, k, v], segments, mask| {
+            let (extent, threads) = (AttentionExtent::of(segments), par.threads());
+            let need = attention_backward_scratch(cpu, threads, shape, extent);
+            let (mut scratch, d_out) = (Scratch::new(need), matrix(&d_out));
+            let [dq, dk, dv] = [&mut dq, &mut dk, &mut dv].map(matrix_mut);
+            let mut to = AttentionGradients::new(dq, dk, dv);
+            if let Some(d_bias) = &mut d_bias {
+                to = to.with_bias(match mask.bias {
+                    Some(PerHead::Each(_)) => PerHeadMut::Each(matrix_mut(d_bias)),
+                    _ => PerHeadMut::Shared(matrix_mut(d_bias)),
+                });
+            }
+            let stack = &mut scratch.stack();
+            attention_backward(cpu, par, shape, q, k, v, d_out, segments, mask, to, stack);
+        });
+        let apart = |rows: Array<f32>, like: &Array<f32>| {
+            let [batch, heads, rows_of, width] = *like.shape() else { unreachable!() };
+            rows.reshape(&[batch, rows_of, heads, width]).permute(&[0, 2, 1, 3])
+        };
+        let d_bias = d_bias.map(|d_bias| {
+            let heads = d_bias.shape()[0] / (batch * t).max(1);
+            d_bias.reshape(&[heads, batch, t, s]).permute(&[1, 0, 2, 3])
+        });
+        ([apart(dq, &self.q), apart(dk, &self.k), apart(dv, &self.v)], d_bias)
     }
 
     /// What the scores have become at a stage, batch × h × t × s.

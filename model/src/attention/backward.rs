@@ -96,7 +96,7 @@ impl SelfAttention {
         }
         let (shape, d_heads) = (&self.shape, d_heads.as_ref());
         attention_backward(
-            call.cpu, call.par, shape, q, k, v, heads, d_heads, segments, &mask, to, &mut stack,
+            call.cpu, call.par, shape, q, k, v, d_heads, segments, &mask, to, &mut stack,
         );
         if let Some(angles) = &pass.rope {
             let heads = shape.heads + shape.kv_heads;
@@ -225,7 +225,7 @@ impl CrossAttention {
         let (shape, d_heads) = (&self.shape, d_heads.as_ref());
         let mask = Mask { keys, ..Mask::default() };
         attention_backward(
-            call.cpu, call.par, shape, q, k, v, heads, d_heads, segments, &mask, to, &mut stack,
+            call.cpu, call.par, shape, q, k, v, d_heads, segments, &mask, to, &mut stack,
         );
         let (d_query, d_pair) = (d_query.as_ref(), d_pair.as_ref());
         self.key_value.add_gradients(call, encoded, d_pair, gradients, &mut stack);

@@ -3,14 +3,11 @@
 
 use crate::arch::marked::MARK;
 use crate::rows::LANES;
-use crate::view::Mat;
 
 /// What one row of weights needs to become the row of gradients.
 pub(crate) struct Weighed<'a> {
     /// Σ of the unnormalised weights.
     pub(crate) sum: f32,
-    /// δ, the gradient's mean under the weights.
-    pub(crate) mean: f32,
     /// The cap, and the capped scores.
     pub(crate) capped: Option<(f32, &'a [f32])>,
     /// Sums of the gradients of what is added to scores.
@@ -20,20 +17,19 @@ pub(crate) struct Weighed<'a> {
 /// Both rows in place, element by element: the unnormalised weight e becomes p = e·(1/sum), and dp, the gradient of p,
 /// that of the score before the cap,
 ///
-/// p·(dp − mean)·(1 − (s/cap)²), s the capped score, without the last factor when there is no cap.
+/// p·(dp − Σ p·dp)·(1 − (s/cap)²), s the capped score, without the last factor when there is no cap.
 ///
-/// What is added to scores has the gradient before that factor, which is added to `d_added`. An element whose weight
-/// is −0 is hidden: both become −0. No other becomes −0.
+/// The sum is fused, element j into lane j mod 32, the lanes folded by halves. What is added to scores has the gradient
+/// before the last factor, which is added to `d_added`. An element whose weight is −0 is hidden: both become −0. No
+/// other becomes −0.
 #[inline(always)]
 pub(crate) fn gradient_kernel(how: Weighed<'_>, weights: &mut [f32], d: &mut [f32]) {
-    let Weighed { sum, mean, capped, d_added } = how;
-    let inverse = 1.0 / sum;
-    let hidden = |weight: f32| weight.to_bits() == MARK;
-    for (weight, d) in weights.iter_mut().zip(&mut *d) {
-        let p = *weight * inverse;
+    let Weighed { sum, capped, d_added } = how;
+    let mean = normalise(1.0 / sum, weights, d);
+    for (weight, d) in weights.iter().zip(&mut *d) {
         // −0 + 0 is +0.
-        let ds = p * (*d - mean) + 0.0;
-        (*weight, *d) = if hidden(*weight) { (-0.0, -0.0) } else { (p, ds) };
+        let ds = weight * (*d - mean) + 0.0;
+        *d = if is_hidden(*weight) { -0.0 } else { ds };
     }
     for sums in d_added.into_iter().flatten() {
         // Adding −0 changes nothing.
@@ -44,48 +40,45 @@ pub(crate) fn gradient_kernel(how: Weighed<'_>, weights: &mut [f32], d: &mut [f3
         for ((d, s), weight) in d.iter_mut().zip(scores).zip(weights) {
             let t = s * inverse;
             let dx = *d * (-t).mul_add(t, 1.0) + 0.0;
-            *d = if hidden(*weight) { -0.0 } else { dx };
+            *d = if is_hidden(*weight) { -0.0 } else { dx };
         }
     }
 }
 
-/// out\[i\] ← Σ_c a_ic·b_ic, element c fused into lane c mod 32, the lanes folded by halves. The last block of a
-/// row is filled up with zeros.
 #[inline(always)]
-pub(crate) fn dots_kernel(a: Mat<'_>, b: Mat<'_>, out: &mut [f32]) {
-    for (i, out) in out.iter_mut().enumerate() {
-        let (a, a_rest) = a.row(i).as_chunks::<LANES>();
-        let (b, b_rest) = b.row(i).as_chunks::<LANES>();
-        let mut lanes = [0.0f32; LANES];
-        let mut add = |a: &[f32; LANES], b: &[f32; LANES]| {
-            for l in 0..LANES {
-                lanes[l] = a[l].mul_add(b[l], lanes[l]);
-            }
-        };
-        a.iter().zip(b).for_each(|(a, b)| add(a, b));
-        if !a_rest.is_empty() {
-            add(&filled_up(a_rest), &filled_up(b_rest));
+fn is_hidden(weight: f32) -> bool {
+    weight.to_bits() == MARK
+}
+
+/// Multiplies the weights that are not hidden, and gives Σ weight·d over them.
+#[inline(always)]
+fn normalise(inverse: f32, weights: &mut [f32], d: &[f32]) -> f32 {
+    let mut lanes = [0.0f32; LANES];
+    let (blocks, rest) = weights.as_chunks_mut::<LANES>();
+    let (d_blocks, d_rest) = d.as_chunks::<LANES>();
+    for (weights, d) in blocks.iter_mut().zip(d_blocks) {
+        for l in 0..LANES {
+            weigh(inverse, &mut weights[l], d[l], &mut lanes[l]);
         }
-        let mut width = LANES;
-        while width > 1 {
-            width /= 2;
-            for l in 0..width {
-                lanes[l] += lanes[l + width];
-            }
-        }
-        *out = lanes[0];
     }
+    for ((weight, &d), lane) in rest.iter_mut().zip(d_rest).zip(&mut lanes) {
+        weigh(inverse, weight, d, lane);
+    }
+    let mut width = LANES;
+    while width > 1 {
+        width /= 2;
+        for l in 0..width {
+            lanes[l] += lanes[l + width];
+        }
+    }
+    lanes[0]
 }
 
 #[inline(always)]
-fn filled_up(rest: &[f32]) -> [f32; LANES] {
-    let mut block = [0.0; LANES];
-    match rest.first_chunk::<16>() {
-        // A piece of a known size is moved in registers.
-        Some(half) if rest.len() == 16 => block[..16].copy_from_slice(half),
-        _ => block[..rest.len()].copy_from_slice(rest),
-    }
-    block
+fn weigh(inverse: f32, weight: &mut f32, d: f32, lane: &mut f32) {
+    let p = *weight * inverse;
+    let with = p.mul_add(d, *lane);
+    (*weight, *lane) = if is_hidden(*weight) { (*weight, *lane) } else { (p, with) };
 }
 
 /// Whether no element is NaN or infinite.

@@ -20,7 +20,6 @@ pub(super) struct Call<'a> {
     pub(super) operands: Operands<'a>,
     pub(super) k: Mat<'a>,
     pub(super) v: Mat<'a>,
-    pub(super) out: Mat<'a>,
     pub(super) d_out: Mat<'a>,
     pub(super) dq: Place,
     pub(super) dk: Place,
@@ -88,7 +87,6 @@ pub(super) fn need(
         .and(of(rows, ld).times(2))
         .and(of(across(rows), keys))
         .and(of(rows, shape.d_k).and(of(rows, shape.d_v)))
-        .and(Need::of::<f32>(rows))
         .and(Need::of::<usize>(3 * rows))
         .and(Need::of::<u8>(keys))
         .and(Need::of::<f32>(keys).times(2))
@@ -187,15 +185,12 @@ impl Call<'_> {
         let (transposed, mut stack) = stack.take::<f32>(across(count) * width);
         let (q_copy, mut stack) = stack.take::<f32>(count * d_k);
         let (d_out_copy, mut stack) = stack.take::<f32>(count * d_v);
-        let (means, mut stack) = stack.take::<f32>(count);
         let (seen, mut stack) = stack.take::<usize>(3 * count);
         let (visible, mut stack) = stack.take::<u8>(width);
 
         let at = unit.sequence.start + queries.start;
         let columns = head * d_v..(head + 1) * d_v;
-        let [out, d_out] =
-            [self.out, self.d_out].map(|m| m.rows_range(at..at + count).columns(columns.clone()));
-        (cpu.table.rows.dots)(d_out, out, means);
+        let d_out = self.d_out.rows_range(at..at + count).columns(columns);
         let (seen, _) = seen.as_chunks_mut::<3>();
         for (r, seen) in seen.iter_mut().enumerate() {
             *seen = self.operands.see(&rows, r, visible);
@@ -232,7 +227,7 @@ impl Call<'_> {
             };
             scores(&block.rows, unit.keys_across, weights);
             scores(&block.d_out, unit.values_across, d);
-            block.marked = !self.differentiate(&block, seen, means, weights, d, &mut stack);
+            block.marked = !self.differentiate(&block, seen, weights, d, &mut stack);
             if block.all.len() < unit.sequence.keys || block.marked {
                 block.begin(unit);
             }
@@ -254,7 +249,6 @@ impl Call<'_> {
         &self,
         block: &Block<'_>,
         seen: &[Seen],
-        means: &[f32],
         weights: &mut [f32],
         d: &mut [f32],
         stack: &mut Stack<'_>,
@@ -265,7 +259,7 @@ impl Call<'_> {
         let (added, mut stack) = stack.take::<f32>(rows.keys.len());
         let (capped, _) = stack.take::<f32>(rows.keys.len());
         let mut finite = true;
-        for (r, (&seen, &mean)) in seen.iter().zip(means).enumerate() {
+        for (r, &seen) in seen.iter().enumerate() {
             let (weights, d) = (&mut weights[r * ld..][..*ld], &mut d[r * ld..][..*ld]);
             let [first, end, visible] = seen;
             let (first, end) = if visible == 0 { (all.start, all.start) } else { (first, end) };
@@ -284,7 +278,7 @@ impl Call<'_> {
                 // SAFETY: rows that are ours (the caller's promise), and columns that the mask has (`Mask::check`).
                 let d_added = unsafe { self.added_to(&query, first, end - first) };
                 let capped = shape.softcap.map(|cap| (cap, &capped[first..end]));
-                let how = Weighed { sum, mean, capped, d_added };
+                let how = Weighed { sum, capped, d_added };
                 (table.gradient)(how, &mut weights[first..end], &mut d[first..end]);
             }
         }
