@@ -16,8 +16,8 @@ use headrow_kernels::attention::{
     BackwardBlocking, attention_backward_blocked, attention_backward_blocked_scratch,
 };
 use headrow_kernels::{
-    AttentionExtent, AttentionGradients, AttentionShape, Cpu, Mask, Mat, MatMut, Par, Scratch,
-    Segment, Team,
+    AttentionExtent, AttentionGradients, AttentionShape, Cpu, Mask, Mat, MatMut, Scratch, Segment,
+    Team,
 };
 
 #[derive(clap::Parser)]

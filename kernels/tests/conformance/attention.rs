@@ -4,6 +4,7 @@ use super::array::Array;
 use super::ops::{Operand, matrix, matrix_mut};
 use super::{Lane, Stop};
 use headrow_kernels::attention::PAGE;
+use headrow_kernels::reference::attention as reference;
 use headrow_kernels::rows::math;
 use headrow_kernels::{
     AttentionExtent, AttentionGradients, AttentionOutput, AttentionShape, CachedSegment, Epilogue,
@@ -211,6 +212,31 @@ impl Problem {
             d_bias.reshape(&[heads, batch, t, s]).permute(&[1, 0, 2, 3])
         });
         ([apart(dq, &self.q), apart(dk, &self.k), apart(dv, &self.v)], d_bias)
+    }
+
+    /// How far each of [`Problem::gradients`] may be off in f32, by the bound of its definition.
+    pub(crate) fn gradient_bounds(
+        &self,
+        d_out: &Array<f32>,
+    ) -> ([Array<f32>; 3], Option<Array<f32>>) {
+        let [batch, heads, t, s] = self.extent();
+        let d_out = side_by_side(d_out);
+        let exact = self.with_operands(|shape, [q, k, v], segments, mask| {
+            reference::attention_backward(shape, q, k, v, matrix(&d_out), segments, mask)
+        });
+        let bound = |exact: &reference::Gradient| -> Vec<f32> {
+            exact.bound.iter().map(|&bound| bound as f32).collect()
+        };
+        let qkv = [(&exact.dq, &self.q), (&exact.dk, &self.k), (&exact.dv, &self.v)];
+        let qkv = qkv.map(|(exact, like)| {
+            let [batch, heads, rows, width] = *like.shape() else { unreachable!() };
+            Array::new(&[batch, rows, heads, width], bound(exact)).permute(&[0, 2, 1, 3])
+        });
+        let d_bias = self.bias.as_ref().map(|bias| {
+            let heads = if bias.shape()[1] == 1 { 1 } else { heads };
+            Array::new(&[heads, batch, t, s], bound(&exact.bias)).permute(&[1, 0, 2, 3])
+        });
+        (qkv, d_bias)
     }
 
     /// What the scores have become at a stage, batch × h × t × s.

@@ -19,12 +19,29 @@ fn mask(call: &Call<'_>, name: &str) -> Result<EitherMask, Stop> {
     }
 }
 
+/// A call of `scaled_dot_product_attention`.
+pub(crate) struct Stated {
+    pub(crate) problem: Problem,
+    /// Leading dimensions without the heads, and the dimensions of the result without the width.
+    pub(crate) outer: Vec<usize>,
+    shape: Vec<usize>,
+}
+
 /// softmax(Q·Kᵀ/√d_k + mask)·V over the last two dimensions; those before are heads (the third from the
 /// end, grouped when asked for) and batch, and broadcast.
 pub(crate) fn scaled_dot_product_attention(
     call: &Call<'_>,
     lane: Lane<'_>,
 ) -> Result<Vec<Output>, Stop> {
+    let Stated { problem, shape, .. } = stated(call)?;
+    let shape_of = |width| [&shape[..], &[width]].concat();
+    let blind = Some(Blind::zeros(&problem.blind()).reshape(&shape_of(1)));
+    let d_v = problem.v.shape()[3];
+    Ok(vec![Output { value: problem.run(lane).reshape(&shape_of(d_v)), blind }])
+}
+
+/// The arguments of a call, laid out.
+pub(crate) fn stated(call: &Call<'_>) -> Result<Stated, Stop> {
     if call.number("dropout_p", 0.0)? > 0.0 {
         return training();
     }
@@ -90,16 +107,31 @@ pub(crate) fn scaled_dot_product_attention(
         2 if outer.is_empty() && heads == 1 => vec![t],
         _ => [&outer[..], &[heads, t]].concat(),
     };
-    let shape_of = |width| [&shape[..], &[width]].concat();
-    let blind = Some(Blind::zeros(&problem.blind()).reshape(&shape_of(1)));
-    Ok(vec![Output { value: problem.run(lane).reshape(&shape_of(d_v)), blind }])
+    Ok(Stated { problem, outer, shape })
 }
 
-/// `torch.nn.functional.multi_head_attention_forward`: projections, attention, output projection, and the
-/// attention weights, averaged over the heads or not.
+/// A call of `multi_head_attention_forward` up to the output projection.
+pub(crate) struct Projected {
+    pub(crate) batched: bool,
+    /// Batch × length × width each.
+    pub(crate) inputs: [Array<f32>; 3],
+    pub(crate) problem: Problem,
+    /// Keys of the input, before others were added.
+    pub(crate) given: usize,
+}
+
+impl Projected {
+    /// Attention's result: rows by query, then sequence.
+    pub(crate) fn heads_out(&self, lane: Lane<'_>) -> Array<f32> {
+        let [batch, heads, t, d_k] = *self.problem.q.shape() else { unreachable!() };
+        self.problem.run(lane).permute(&[2, 0, 1, 3]).reshape(&[t * batch, heads * d_k])
+    }
+}
+
+/// The projections of a call.
 ///
 /// Sequences stand first: length × batch × width, or length × width.
-pub(crate) fn multi_head_attention(call: &Call<'_>, lane: Lane<'_>) -> Result<Vec<Output>, Stop> {
+pub(crate) fn projected(call: &Call<'_>, lane: Lane<'_>) -> Result<Projected, Stop> {
     if call.flag("training", true)? && call.number("dropout_p", 0.0)? > 0.0 {
         return training();
     }
@@ -134,8 +166,17 @@ pub(crate) fn multi_head_attention(call: &Call<'_>, lane: Lane<'_>) -> Result<Ve
     };
     let scale = 1.0 / (d_k as f64).sqrt();
     let plain = Problem::new(with_heads(&q), with_heads(&k), with_heads(&v), scale);
-    let problem = Problem { visible, bias, ..plain };
-    let heads_out = problem.run(lane).permute(&[2, 0, 1, 3]).reshape(&[t * batch, d_model]);
+    Ok(Projected { batched, inputs, problem: Problem { visible, bias, ..plain }, given })
+}
+
+/// `torch.nn.functional.multi_head_attention_forward`: projections, attention, output projection, and the
+/// attention weights, averaged over the heads or not.
+pub(crate) fn multi_head_attention(call: &Call<'_>, lane: Lane<'_>) -> Result<Vec<Output>, Stop> {
+    let projected = projected(call, lane)?;
+    let heads_out = projected.heads_out(lane);
+    let Projected { batched, problem, .. } = projected;
+    let [batch, heads, t, d_k] = *problem.q.shape() else { unreachable!() };
+    let (d_model, s) = (heads * d_k, problem.k.shape()[2]);
     let blind = problem.blind().reshape(&[batch, heads, t]);
     let blind_head = |b: usize, i: usize, h: usize| blind.data()[(b * heads + h) * t + i];
     // A head that sees nothing gives zeros, also where the others see something.
@@ -169,7 +210,6 @@ pub(crate) fn multi_head_attention(call: &Call<'_>, lane: Lane<'_>) -> Result<Ve
     if !call.flag("need_weights", true)? {
         return Ok(vec![out]);
     }
-    let s = k.shape()[1];
     let weights = if call.flag("average_attn_weights", true)? {
         let by_batch = (0..batch * t).map(|row| row_is(row / t, row % t, 0.0)).collect();
         let shape = |s| if batched { vec![batch, t, s] } else { vec![t, s] };

@@ -7,6 +7,7 @@ use super::conformance::array::Array;
 use super::conformance::ops::{Operand, axis, matrix, matrix_mut};
 use super::conformance::{Lane, Stop};
 use super::operators::loss;
+use super::{attention_gradients as attention, product_gradients as products};
 use headrow_kernels::{
     Activation, LayerNorm, Mat, MatMut, Moments, RmsNorm, Write, activate_backward,
     add_column_sums, layer_norm_backward, layer_norm_saving, log_softmax, log_softmax_backward,
@@ -53,6 +54,13 @@ pub(crate) fn gradients(
             return Ok([("x", dx)].into_iter().chain(d_target.map(|d| ("target", d))).collect());
         }
         "nll_loss" => lane.nll_backward(&loss(call)?, d)?,
+        "mm" | "bmm" | "matmul" | "mv" | "dot" => return products::matmul(call, d, lane),
+        "addmm" | "baddbmm" => return products::add_product(call, d, lane),
+        "embedding" => return products::embedding(call, d, lane),
+        "scaled_dot_product_attention" => {
+            return attention::scaled_dot_product_attention(call, d, lane);
+        }
+        "multi_head_attention_forward" => return attention::multi_head_attention(call, d, lane),
         _ => return Ok(Vec::new()),
     };
     Ok(vec![("x", dx)])
