@@ -1,0 +1,103 @@
+//! What does not fit is an error before anything is computed.
+
+use crate::options;
+use crate::tiny::{Tiny, file};
+use headrow::train::{Dropping, Examples, Network, Objective, Parameters, Vectors};
+use headrow::{Config, Error, Input, StackConfig, TokenInput};
+
+const V: usize = 11;
+
+fn config() -> Config {
+    let mut config = Config::general(8);
+    let stack = StackConfig::paper(Input::Tokens(TokenInput::paper(V, 8)), 1, 8, 2, 12);
+    config.encoder = Some(stack.clone());
+    config.decoder = Some(stack);
+    config
+}
+
+fn good() -> Examples {
+    let mut examples = Examples::default();
+    examples.sources.push([3, 4, 5]);
+    examples.targets.push([1, 2]);
+    examples.labels = vec![Some(2), None];
+    examples
+}
+
+fn refused(change: impl FnOnce(&mut Examples)) -> Error {
+    let config = config();
+    let parameters = Parameters::initialise(&config, 1).unwrap();
+    let mut network = Network::new(&config, &options()).unwrap();
+    let mut examples = good();
+    network.evaluate(&parameters, &examples, &Objective::default()).unwrap();
+    change(&mut examples);
+    let mut gradients = vec![0.0; parameters.values().len()];
+    let objective = Objective::default();
+    let result = network.accumulate(&parameters, &examples, &objective, None, &mut gradients);
+    assert!(gradients.iter().all(|&g| g == 0.0));
+    result.unwrap_err()
+}
+
+#[test]
+fn examples_that_do_not_fit_are_refused() {
+    let error = refused(|examples| examples.labels.push(None));
+    assert!(matches!(error, Error::Lengths { what: "labels", expected: 2, actual: 3 }));
+    let error = refused(|examples| examples.labels[0] = Some(V as u32));
+    assert!(matches!(error, Error::TokenId { sequence: 0, index: 0, id: 11, vocabulary: V }));
+    let error = refused(|examples| examples.sources.push([4]));
+    assert!(matches!(error, Error::Lengths { what: "sources", expected: 1, actual: 2 }));
+    let error = refused(|examples| examples.targets.push([]));
+    assert!(matches!(error, Error::EmptySequence { sequence: 1 }));
+    let error = refused(|examples| {
+        examples.targets.push([3, 4, 99]);
+        examples.sources.push([3]);
+    });
+    assert!(matches!(error, Error::TokenId { sequence: 1, index: 2, id: 99, .. }));
+    let error = refused(|examples| examples.targets.push(vec![3; 17]));
+    assert!(matches!(error, Error::SequenceTooLong { sequence: 1, tokens: 17, maximum: 16 }));
+    let error = refused(|examples| (0..5).for_each(|_| examples.targets.push(vec![3; 16])));
+    assert!(matches!(error, Error::BatchTooLarge { what: "tokens", maximum: 64, .. }));
+    let error = refused(|examples| examples.types = vec![0]);
+    assert!(matches!(error, Error::Lengths { what: "token types", .. }));
+    let error = refused(|examples| examples.types = vec![0, 1]);
+    assert!(matches!(error, Error::TokenType { sequence: 0, index: 1, token_type: 1, types: 1 }));
+}
+
+#[test]
+fn other_parameters_gradients_rates_and_inputs_are_refused() {
+    let config = config();
+    let parameters = Parameters::initialise(&config, 1).unwrap();
+    let mut network = Network::new(&config, &options()).unwrap();
+    let (objective, mut gradients) = (Objective::default(), vec![0.0; parameters.values().len()]);
+    let mut other = config.clone();
+    other.decoder.as_mut().unwrap().d_ff = 13;
+    let other = Parameters::initialise(&other, 1).unwrap();
+    let error = network.evaluate(&other, &good(), &objective).unwrap_err().to_string();
+    assert!(error.contains("expected decoder.layers.0.feed_forward.inner"), "{error}");
+    let short = &mut gradients[1..];
+    let error = network.accumulate(&parameters, &good(), &objective, None, short).unwrap_err();
+    assert!(matches!(error, Error::Buffer { what: "gradients", .. }));
+    for rate in [1.0, -0.1, f32::NAN] {
+        let dropping = Some(Dropping::new(rate, 1, 1));
+        let result = network.accumulate(&parameters, &good(), &objective, dropping, &mut gradients);
+        assert!(result.unwrap_err().to_string().contains("dropout"));
+    }
+    let vectors = Vectors::new(&[0.0; 8], &[1]);
+    let error = network.states(&parameters, Some(vectors), vectors, &mut [0.0; 8]).unwrap_err();
+    assert!(matches!(error, Error::WrongInput { expected: "tokens", .. }));
+}
+
+#[test]
+fn models_without_scores_of_words_and_of_images_are_refused() {
+    let mut encoder = config();
+    encoder.decoder = None;
+    let parameters = Parameters::initialise(&encoder, 1).unwrap();
+    let mut network = Network::new(&encoder, &options()).unwrap();
+    let mut examples = good();
+    examples.sources.clear();
+    let error = network.evaluate(&parameters, &examples, &Objective::default()).unwrap_err();
+    assert!(matches!(error, Error::NoHead { .. }), "{error}");
+    let vit = Tiny::new("vit");
+    let parameters = Parameters::from_bytes(&vit.config().unwrap(), &file(&vit.tensors)).unwrap();
+    let error = Network::for_parameters(&parameters, &options()).unwrap_err();
+    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+}
