@@ -3,7 +3,7 @@
 use super::conformance::array::Array;
 use super::conformance::loss::{Loss, Reduction};
 use super::conformance::tensors::Value;
-use super::conformance::{Lane, Output, Stop};
+use super::conformance::{Lane, Output, Stop, training};
 use super::{Inputs, Node};
 use headrow_kernels::{self as kernels, Adagrad, Adam, Dropout, Look, Momentum};
 
@@ -138,13 +138,13 @@ pub(crate) fn adagrad(node: &Node, inputs: &Inputs, lane: Lane<'_>) -> Result<Ve
 /// Outside of training dropout is the identity and nothing is computed. In training only a rate of 0 says what the
 /// result is; another's depends on the generator. The mask is 1 where an element is kept.
 pub(crate) fn dropout(inputs: &Inputs, lane: Lane<'_>) -> Result<Vec<Output>, Stop> {
-    let training = matches!(inputs.get(2), Some(Value::Bool(on)) if on.data() == [true]);
-    if !training {
+    let at_work = matches!(inputs.get(2), Some(Value::Bool(on)) if on.data() == [true]);
+    if !at_work {
         return Err(Stop::skip("not claimed: dropout outside of training computes nothing"));
     }
     let rate = inputs.optional(1)?.map_or(0.5, |rate| rate.data()[0]);
     if rate != 0.0 {
-        return Err(Stop::skip("not claimed: the numbers of another random generator"));
+        return training();
     }
     let how = Dropout::new(rate, 0, 0);
     let dropped = |x: &Array<f32>| lane.each(x, |cpu, par, x| kernels::dropout(cpu, par, &how, x));

@@ -16,7 +16,7 @@ fn unclaimed(op: &str) -> Option<Stop> {
         "kl_div" | "mse_loss" | "l1_loss" | "binary_cross_entropy" => {
             "not claimed: a loss of no supported model"
         }
-        "dropout" => "not claimed: the numbers of another random generator",
+        "dropout" => "not claimed: what another random generator drops",
         "gather" | "masked_fill" | "where" | "index_select" | "take_along_dim" | "scatter"
         | "tril" | "triu" | "cat" | "one_hot" => {
             "not claimed: data movement, computed by no kernel"
