@@ -50,7 +50,7 @@ pub(crate) enum Distance {
 
 /// Packs rows as the columns of one panel: Bᵀ as the kernel wants B.
 ///
-/// `to[p·nr + j] = from[min(j, rows − 1)·ld + p]` for j < nr and p < depth: columns beyond the last row repeat
+/// `to[p·ldt + j] = from[min(j, rows − 1)·ld + p]` for j < nr and p < depth: columns beyond the last row repeat
 /// it, so that nothing in a panel is stale (a product with a denormal left over costs time).
 ///
 /// # Safety
@@ -67,4 +67,6 @@ pub(crate) struct PackArgs {
     pub(crate) ld: usize,
     pub(crate) nr: usize,
     pub(crate) to: *mut f32,
+    /// From one row of the panel to the next: nr, or more where panels lie side by side.
+    pub(crate) ldt: usize,
 }

@@ -82,7 +82,8 @@ pub(super) fn pack_keys(cpu: Cpu, keys: Mat<'_>, out: &mut [f32]) {
     for (panel, first) in out.chunks_exact_mut(depth * nr).zip((0..keys.rows()).step_by(nr)) {
         let from = keys.as_ptr().wrapping_add(first * keys.stride());
         let rows = nr.min(keys.rows() - first);
-        let args = PackArgs { rows, depth, from, ld: keys.stride(), nr, to: panel.as_mut_ptr() };
+        let args =
+            PackArgs { rows, depth, from, ld: keys.stride(), nr, to: panel.as_mut_ptr(), ldt: nr };
         // SAFETY: rows `first..first + rows`, at least one, of `keys`, and a panel of depth · nr elements;
         // `Cpu` proves the instruction set.
         unsafe { (cpu.table.gemm.pack_rows)(args) };

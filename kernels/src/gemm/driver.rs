@@ -1,6 +1,6 @@
 //! The loops around the kernel.
 
-use super::packed::{pack_plain, pack_transposed};
+use super::packed::{GROUP, pack_plain, pack_transposed, transpose};
 use super::{Blocking, Epilogue, Left, LeftKind, Right, RightKind, Write};
 use crate::arch::{Distance, TileArgs};
 use crate::cpu::Cpu;
@@ -174,7 +174,8 @@ fn block_of_a(blocking: &Blocking, m: usize, k: usize, left: LeftKind) -> Need {
     match left {
         LeftKind::Plain => Need::NONE,
         LeftKind::Transposed => {
-            let (rows, depth) = (blocking.mc.min(m), blocking.kc.min(k));
+            let rows = blocking.mc.min(m);
+            let depth = blocking.kc.min(k).next_multiple_of(GROUP);
             Need::of::<f32>(rows.checked_mul(depth).expect("scratch size overflows"))
         }
     }
@@ -211,18 +212,15 @@ impl Product<'_> {
                 let k = kc.min(self.k - p);
                 let (block, _) = match self.a {
                     Rows::Plain(_) => stack.take::<f32>(0),
-                    Rows::Transposed(_) => stack.take::<f32>(m * k),
+                    Rows::Transposed(_) => stack.take::<f32>(m * k.next_multiple_of(GROUP)),
                 };
                 let (a, lda) = match self.a {
                     // SAFETY: row i and column p lie inside A, or A is empty and nothing is read.
                     Rows::Plain(a) => (a.as_ptr().wrapping_add(i * a.stride() + p), a.stride()),
                     Rows::Transposed(at) => {
-                        for (p, q) in (p..p + k).enumerate() {
-                            for (i, &x) in at.row(q)[i..i + m].iter().enumerate() {
-                                block[i * k + p] = x;
-                            }
-                        }
-                        (block.as_ptr(), k)
+                        let lda = k.next_multiple_of(GROUP);
+                        transpose(self.cpu, at.rows_range(p..p + k).columns(i..i + m), lda, block);
+                        (block.as_ptr(), lda)
                     }
                 };
                 let last = p + k == self.k;

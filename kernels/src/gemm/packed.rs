@@ -145,6 +145,9 @@ impl fmt::Debug for PackedB {
     }
 }
 
+/// Rows of Aᵀ that are transposed at a time: a width that every packing kernel has.
+pub(super) const GROUP: usize = 8;
+
 /// One panel of a plain B: `b` is its k × (≤ nr) columns; the rest of each row becomes zero.
 pub(crate) fn pack_plain(b: Mat<'_>, nr: usize, out: &mut [f32]) {
     match nr {
@@ -178,10 +181,29 @@ pub(crate) fn pack_transposed(cpu: Cpu, bt: Mat<'_>, out: &mut [f32]) {
         return;
     }
     let (rows, depth, from, ld) = (bt.rows(), bt.cols(), bt.as_ptr(), bt.stride());
-    let args = PackArgs { rows, depth, from, ld, nr, to: out.as_mut_ptr() };
+    let args = PackArgs { rows, depth, from, ld, nr, to: out.as_mut_ptr(), ldt: nr };
     // SAFETY: all rows of `bt`, at least one, and room for nr values of each of their columns (both just
     // asserted); `Cpu` proves the instruction set.
     unsafe { (cpu.table.gemm.pack_rows)(args) };
+}
+
+/// Rows of A from those of Aᵀ, each `ldt` from the next, a multiple of [`GROUP`]: `at` is k × m, `out` m × ldt.
+/// What lies in `out` beyond column k means nothing.
+pub(super) fn transpose(cpu: Cpu, at: Mat<'_>, ldt: usize, out: &mut [f32]) {
+    let (k, m) = (at.rows(), at.cols());
+    assert!(k.next_multiple_of(GROUP) <= ldt && m.checked_mul(ldt) == Some(out.len()));
+    if m == 0 {
+        return;
+    }
+    for p in (0..k).step_by(GROUP) {
+        let group = at.rows_range(p..k.min(p + GROUP));
+        let (rows, from, ld) = (group.rows(), group.as_ptr(), group.stride());
+        let to = out[p..].as_mut_ptr();
+        let args = PackArgs { rows, depth: m, from, ld, nr: GROUP, to, ldt };
+        // SAFETY: all columns of a few rows of `at`, at least one; p + GROUP ≤ ldt, so each of the m rows of `out` has
+        // room for the group; `Cpu` proves the instruction set.
+        unsafe { (cpu.table.gemm.pack_rows)(args) };
+    }
 }
 
 /// Columns `within ..` of one panel from the rows of Bᵀ: `bt` is (≤ nr − within) × k.

@@ -16,13 +16,13 @@ pub(crate) unsafe fn f32_pack_rows_scalar(args: PackArgs) {
 /// # Safety
 /// As for [`PackRows`](crate::table::PackRows), with `first ≤ depth`.
 pub(crate) unsafe fn columns_from(args: PackArgs, first: usize) {
-    let PackArgs { rows, depth, from, ld, nr, to } = args;
+    let PackArgs { rows, depth, from, ld, nr, to, ldt } = args;
     for j in 0..nr {
         // SAFETY: rows min(j, rows − 1) and p < depth of the source, j < nr of the panel.
         unsafe {
             let row = from.add(j.min(rows - 1) * ld);
             for p in first..depth {
-                *to.add(p * nr + j) = *row.add(p);
+                *to.add(p * ldt + j) = *row.add(p);
             }
         }
     }

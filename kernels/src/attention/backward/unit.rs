@@ -337,6 +337,7 @@ impl Call<'_> {
                 ld: *ld,
                 nr: lda,
                 to: transposed.as_mut_ptr(),
+                ldt: lda,
             });
             for first in (0..all.len()).step_by(self.blocking.keys) {
                 product(TileArgs {

@@ -9,7 +9,7 @@ use std::arch::aarch64::*;
 /// # Safety
 /// As for [`PackRows`](crate::table::PackRows) with nr a multiple of 4.
 pub(crate) unsafe fn f32_pack_rows_4x4_neon(args: PackArgs) {
-    let PackArgs { rows, depth, from, ld, nr, to } = args;
+    let PackArgs { rows, depth, from, ld, nr, to, ldt } = args;
     if depth < 4 {
         // SAFETY: the caller's promise.
         return unsafe { columns_from(args, 0) };
@@ -20,7 +20,7 @@ pub(crate) unsafe fn f32_pack_rows_4x4_neon(args: PackArgs) {
         let mut p = 0;
         loop {
             // SAFETY: 4 values from p ≤ depth − 4 on of existing rows; columns first..first + 4 ≤ nr.
-            unsafe { transpose([0, 1, 2, 3].map(|j| row(j).add(p)), to.add(p * nr + first), nr) };
+            unsafe { transpose([0, 1, 2, 3].map(|j| row(j).add(p)), to.add(p * ldt + first), ldt) };
             if p + 4 == depth {
                 break;
             }

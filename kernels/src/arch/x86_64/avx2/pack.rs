@@ -17,7 +17,7 @@ pub(crate) unsafe fn f32_pack_rows_8x8_avx2(args: PackArgs) {
 /// As for [`f32_pack_rows_8x8_avx2`].
 #[target_feature(enable = "avx2")]
 unsafe fn pack(args: PackArgs) {
-    let PackArgs { rows, depth, from, ld, nr, to } = args;
+    let PackArgs { rows, depth, from, ld, nr, to, ldt } = args;
     if depth < 8 {
         // SAFETY: the caller's promise.
         return unsafe { columns_from(args, 0) };
@@ -31,8 +31,8 @@ unsafe fn pack(args: PackArgs) {
             unsafe {
                 transpose(
                     [0, 1, 2, 3, 4, 5, 6, 7].map(|j| row(j).add(p)),
-                    to.add(p * nr + first),
-                    nr,
+                    to.add(p * ldt + first),
+                    ldt,
                 )
             };
             if p + 8 == depth {
