@@ -556,7 +556,7 @@ impl<'a> Run<'a> {
             false => {
                 let name = self.folder.file_name().unwrap_or_default().to_string_lossy();
                 let svg = loss_curve(&name, &lines)?;
-                replace_file(&self.folder.join("loss.svg"), svg.as_bytes())
+                replace_file(self.folder.join("loss.svg"), svg.as_bytes())
             }
         }
     }
