@@ -151,12 +151,12 @@ impl Learner {
     ) -> Result<Loss> {
         self.begun.get_or_insert_with(Instant::now);
         let loss = add(&self.parameters, self.counters.batches, &mut self.gradient)?;
-        for (what, value) in [("the loss", loss.smoothed), ("the loss", loss.nll)] {
-            if !value.is_finite() {
-                self.forget();
-                let (step, what) = (self.counters.steps + 1, what.to_owned());
-                return Err(Error::NotFinite { step, what, value });
-            }
+        if let Some(value) = [loss.smoothed, loss.nll].into_iter().find(|x| !x.is_finite()) {
+            self.forget();
+            let step = self.counters.steps + 1;
+            // Weights that were broken before say more than what came of them.
+            self.check_weights(step)?;
+            return Err(Error::NotFinite { step, what: "the loss".to_owned(), value });
         }
         self.counters.batches += 1;
         self.loss += loss;
@@ -185,7 +185,7 @@ impl Learner {
     }
 
     fn save<S: Serialize>(&self, folder: &Path, state: &S, companions: &[Companion]) -> Result<()> {
-        self.check_weights()?;
+        self.check_weights(self.counters.steps)?;
         let Learner { options, optimizer, parameters, counters, slots, .. } = self;
         let state = Saved { options: *options, counters: *counters, more: state };
         let vectors = optimizer.vectors(parameters.values());
@@ -204,13 +204,12 @@ impl Learner {
         Ok(saved.more)
     }
 
-    fn check_weights(&self) -> Result<()> {
-        match self.parameters.values().iter().all(|x| x.is_finite()) {
+    /// Whether all weights are finite at step `step`.
+    fn check_weights(&self, step: u64) -> Result<()> {
+        let values = self.parameters.values();
+        match values.iter().all(|x| x.is_finite()) {
             true => Ok(()),
-            false => {
-                let (step, values) = (self.counters.steps, self.parameters.values());
-                Err(not_finite(step, "a weight", values, &self.slots))
-            }
+            false => Err(not_finite(step, "a weight", values, &self.slots)),
         }
     }
 }
@@ -473,6 +472,18 @@ mod tests {
             assert_eq!((resumed.counters, resumed.options), (whole.counters, whole.options));
         }
         std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_broken_weight_is_named() {
+        let mut learner = learner();
+        let name = learner.slots[3].name.clone();
+        let at = learner.slots[3].place.start;
+        learner.parameters.values_mut()[at] = f32::NAN;
+        let broken = learner
+            .accumulate(|_, _, _| Ok(Loss { smoothed: f64::NAN, nll: 1.0, tokens: 1, correct: 0 }));
+        let expected = format!("step 1: a weight of {name} is NaN");
+        assert_eq!(broken.unwrap_err().to_string(), expected);
     }
 
     #[test]
