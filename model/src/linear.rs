@@ -24,6 +24,7 @@ pub(crate) struct Linear {
     /// b, n.
     pub(crate) bias: Option<Vec<f32>>,
     /// Where both stand among the parameters, in a plan.
+    #[cfg_attr(not(feature = "train"), allow(dead_code, reason = "places are for training"))]
     pub(crate) origin: Origin,
 }
 
