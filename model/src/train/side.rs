@@ -273,6 +273,7 @@ impl Side {
     }
 
     /// Walks the stack back from the gradient of its output, which becomes that of what entered.
+    #[expect(clippy::too_many_arguments, reason = "the parts, what they read, and the gradients")]
     pub(super) fn backward(
         &mut self,
         env: Env<'_>,
