@@ -534,6 +534,24 @@ fn whatever_hidden_keys_hold_stays_hidden() {
     }
 }
 
+/// A sum that underflows to −0 and a hidden pair after it: −0 + (−0·x) would be +0 or −0, as x and the block sizes have it.
+#[test]
+fn zeros_have_one_sign() {
+    let mut rng = Random::new(13);
+    let case =
+        Case::with_reach(shape(1, 1, 3, 2), &[(9, 9, Reach::banded(9, 9, 1, 0))], 0, &mut rng);
+    let mut back = Back::new(case, &mut rng);
+    back.d_out.view_mut().fill(-f32::from_bits(1));
+    for cpu in Cpu::all() {
+        for rows in [1, 2, 3, 9] {
+            let blocking = BackwardBlocking { rows, keys: 4, pack_keys: 0, copy_rows: 0 };
+            let [dq, dk, dv, ..] = back.run_blocked(cpu, Par::SERIAL, &blocking).values();
+            let all = [dq, dk, dv].concat();
+            assert!(all.iter().all(|x| x.is_sign_positive() || *x != 0.0), "{cpu:?}, {rows} rows");
+        }
+    }
+}
+
 #[test]
 fn scratch_for_the_longest_serves_every_shorter_call() {
     let (longest, mut rng) = (unless_emulated(700, 90), Random::new(11));
