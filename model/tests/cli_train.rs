@@ -379,6 +379,11 @@ fn patience_epochs_and_minutes_end_a_training() {
     };
     let patient = train("patience", "--patience 2 --rate-factor 0 --steps 99");
     assert_eq!(patient.matches("validation").count(), 3, "{patient}");
+    for option in ["--patience", "--bleu"] {
+        let name = path(&folder, "unmeasured").1;
+        let command = format!("train --data {data} --out {name} {TINY} {option} 2");
+        assert_eq!(refusal(&args(&[&command]), b""), format!("{option}: needs --valid"));
+    }
     let epochs = train("epochs", "--epochs 2");
     assert!(epochs.lines().last().unwrap().contains("validation"), "{epochs}");
     assert!(epochs.contains("epoch 2  ") && !epochs.contains("epoch 3  "), "{epochs}");

@@ -61,6 +61,16 @@ struct Plan {
     course: Course,
 }
 
+impl Plan {
+    /// Whether what is to be done meanwhile can be done.
+    fn check(&self) -> Result<(), Failure> {
+        match (&self.recipe.valid, self.course.needs_validation()) {
+            (None, Some(option)) => Err(Failure::Message(format!("{option}: needs --valid"))),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// Where a training stands.
 struct Place {
     folder: PathBuf,
@@ -159,6 +169,7 @@ fn plan(args: Args) -> Result<(Place, Plan), Failure> {
         check_free(&folder)?;
         let course = args.course.filled_in(&given.shape());
         let plan = Plan { recipe: given.filled_in(course.steps), course };
+        plan.check()?;
         return Ok((Place { folder, checkpoint: None, resumed: false }, plan));
     }
     let place = resumed(args.resume.unwrap_or_default())?;
@@ -170,6 +181,7 @@ fn plan(args: Args) -> Result<(Place, Plan), Failure> {
     }
     let course = args.course.over(begun.course);
     let plan = Plan { recipe: begun.recipe, course };
+    plan.check()?;
     write(&path, &serde_json::to_vec_pretty(&plan).map_err(|error| named(&path, &error))?)?;
     Ok((place, plan))
 }

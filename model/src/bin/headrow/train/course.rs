@@ -22,7 +22,7 @@ pub(super) struct Course {
     minutes: Option<f64>,
 
     /// Stop after so many validations without a lower loss; the model is then the best.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), requires = "valid")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     patience: Option<u64>,
 
     /// Steps between lines of the log. 50 if not given.
@@ -100,6 +100,12 @@ impl Course {
         }
         self.average.get_or_insert(shape.average);
         self
+    }
+
+    /// An option that asks for data to measure on.
+    pub(super) fn needs_validation(&self) -> Option<&'static str> {
+        let options = [("--patience", self.patience.is_some()), ("--bleu", self.bleu() > 0)];
+        options.into_iter().find_map(|(name, given)| given.then_some(name))
     }
 
     /// Pairs whose answers are measured.

@@ -36,9 +36,10 @@ pub(super) struct Watcher {
     bar: Option<ProgressBar>,
     /// Why lines can no longer be written.
     pub(super) failure: Option<Failure>,
-    /// A moving mean of the loss and of the tokens a second.
+    /// Moving means of the loss of a token, and of a step's tokens and seconds.
     loss: f64,
-    speed: f64,
+    tokens: f64,
+    seconds: f64,
 }
 
 impl Watcher {
@@ -57,7 +58,7 @@ impl Watcher {
             bar.reset_eta();
             bar
         });
-        Watcher { stop, bar, failure: None, loss: f64::NAN, speed: f64::NAN }
+        Watcher { stop, bar, failure: None, loss: f64::NAN, tokens: f64::NAN, seconds: f64::NAN }
     }
 
     pub(super) fn watch(&mut self, event: Event<'_>) -> ControlFlow<()> {
@@ -75,11 +76,14 @@ impl Watcher {
     fn step(&mut self, report: &StepReport) {
         let moved = |mean: f64, x: f64| if mean.is_nan() { x } else { mean + 0.05 * (x - mean) };
         self.loss = moved(self.loss, report.loss.mean());
-        self.speed = moved(self.speed, report.loss.tokens as f64 / report.seconds);
+        self.tokens = moved(self.tokens, report.loss.tokens as f64);
+        self.seconds = moved(self.seconds, report.seconds);
         if let Some(bar) = &self.bar {
             bar.set_message(format!(
                 "loss {:.4}, {:.0} tokens/s, rate {:.2e}",
-                self.loss, self.speed, report.rate
+                self.loss,
+                self.tokens / self.seconds,
+                report.rate
             ));
             bar.set_position(report.step);
         }
