@@ -7,14 +7,11 @@ mod reference;
 #[path = "support/tiny.rs"]
 mod tiny;
 
-use general::{General, random_config};
+use general::{General, reading_tokens};
 use headrow::train::{
     Dropping, Examples, Network, NetworkOptions, Objective, Parameters, Smoothing,
 };
-use headrow::{
-    Batch, Chunk, Config, Input, Isa, Output, Positions, RelativePositions, Session,
-    SessionOptions, TokenInput,
-};
+use headrow::{Batch, Chunk, Config, Isa, Output, Session, SessionOptions};
 use reference::{Given, Reference};
 use std::sync::Arc;
 use tiny::Random;
@@ -28,32 +25,6 @@ const STEP: f64 = 1e-5;
 
 fn options() -> NetworkOptions {
     NetworkOptions::default().with_max_tokens(48).with_max_length(LONGEST).with_threads(1)
-}
-
-/// A config with a decoder, whose stacks read tokens.
-fn reading_tokens(seed: u64) -> Config {
-    let mut random = Random(seed);
-    let mut config = loop {
-        let config = random_config(&mut random);
-        if config.decoder.is_some() {
-            break config;
-        }
-    };
-    let d_model = config.d_model;
-    for stack in [&mut config.encoder, &mut config.decoder].into_iter().flatten() {
-        if stack.input == Input::Vectors {
-            stack.input = Input::Tokens(TokenInput::paper(V, d_model));
-        }
-        let Input::Tokens(tokens) = &mut stack.input else { continue };
-        tokens.vocabulary = V;
-        if let Positions::Learned { rows, first, .. } = &mut tokens.positions {
-            *rows = LONGEST + *first;
-        }
-        if let RelativePositions::Rotary(rotary) = &mut stack.relative {
-            rotary.max_position = LONGEST;
-        }
-    }
-    config
 }
 
 /// Some sequences; a few labels count nowhere.
@@ -138,7 +109,7 @@ fn compare(
 #[test]
 fn gradients_of_any_mixture_of_options_are_the_differences_of_its_definition_in_f64() {
     for seed in 0..60 {
-        let config = reading_tokens(seed);
+        let config = reading_tokens(seed, V, LONGEST);
         let mut random = Random(seed + 1000);
         let general = General::new(&config, seed);
         let parameters = Parameters::from_bytes(&config, &tiny::file(&general.tensors)).unwrap();
@@ -199,7 +170,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
 #[test]
 fn scores_have_the_bits_of_inference() {
     for seed in 0..40 {
-        let config = reading_tokens(seed);
+        let config = reading_tokens(seed, V, LONGEST);
         let general = General::new(&config, seed);
         let file = tiny::file(&general.tensors);
         let parameters = Parameters::from_bytes(&config, &file).unwrap();
@@ -230,7 +201,7 @@ fn learn(
 #[test]
 fn gradients_have_the_same_bits_on_any_number_of_threads_and_every_instruction_set() {
     for seed in 0..12 {
-        let config = reading_tokens(seed);
+        let config = reading_tokens(seed, V, LONGEST);
         let parameters = Parameters::initialise(&config, seed).unwrap();
         let examples = examples(&config, &mut Random(seed), 6);
         let expected = learn(&config, &parameters, &examples, &options());

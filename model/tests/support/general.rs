@@ -191,3 +191,29 @@ fn random_relative(random: &mut Random, d_k: usize) -> RelativePositions {
         _ => RelativePositions::None,
     }
 }
+
+/// A drawn config with a decoder, whose stacks read up to `longest` tokens of `vocabulary` words.
+pub(crate) fn reading_tokens(seed: u64, vocabulary: usize, longest: usize) -> Config {
+    let mut random = Random(seed);
+    let mut config = loop {
+        let config = random_config(&mut random);
+        if config.decoder.is_some() {
+            break config;
+        }
+    };
+    let d_model = config.d_model;
+    for stack in [&mut config.encoder, &mut config.decoder].into_iter().flatten() {
+        if stack.input == Input::Vectors {
+            stack.input = Input::Tokens(TokenInput::paper(vocabulary, d_model));
+        }
+        let Input::Tokens(tokens) = &mut stack.input else { continue };
+        tokens.vocabulary = vocabulary;
+        if let Positions::Learned { rows, first, .. } = &mut tokens.positions {
+            *rows = longest + *first;
+        }
+        if let RelativePositions::Rotary(rotary) = &mut stack.relative {
+            rotary.max_position = longest;
+        }
+    }
+    config
+}

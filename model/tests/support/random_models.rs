@@ -1,12 +1,11 @@
 //! Seeded models with a decoder and drawn options. Test targets that use it have `mod tiny` and `mod general` at their root.
 #![allow(dead_code, reason = "each test target uses a part")]
 
-use crate::general::{General, random_config};
+use crate::general::{General, reading_tokens};
 use crate::tiny::{Random, Tensor, file};
 use headrow::{
-    Activation, Batch, Config, Input, LoadOptions, Model, NormKind, NormPlacement, Positions,
-    RelativePositions, Rotary, RotaryScaling, ScoreScale, Sequence, Session, StackConfig,
-    TokenInput,
+    Activation, Batch, Config, LoadOptions, Model, NormKind, NormPlacement, RelativePositions,
+    Rotary, RotaryScaling, ScoreScale, Sequence, Session, StackConfig,
 };
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -110,27 +109,7 @@ impl Seeded {
 
     /// Whatever can be expressed, with a decoder that reads tokens.
     pub(crate) fn general(seed: u64) -> Seeded {
-        let mut random = Random(seed);
-        let mut config = loop {
-            let config = random_config(&mut random);
-            if config.decoder.is_some() {
-                break config;
-            }
-        };
-        let d_model = config.d_model;
-        for stack in [&mut config.encoder, &mut config.decoder].into_iter().flatten() {
-            if stack.input == Input::Vectors {
-                stack.input = Input::Tokens(TokenInput::paper(V, d_model));
-            }
-            let Input::Tokens(tokens) = &mut stack.input else { continue };
-            tokens.vocabulary = V;
-            if let Positions::Learned { rows, first, .. } = &mut tokens.positions {
-                *rows = LONGEST + *first;
-            }
-            if let RelativePositions::Rotary(rotary) = &mut stack.relative {
-                rotary.max_position = LONGEST;
-            }
-        }
+        let mut config = reading_tokens(seed, V, LONGEST);
         config.special.decoder_start = config.encoder.as_ref().map(|_| 2);
         Seeded::new("general", config, seed)
     }
