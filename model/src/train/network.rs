@@ -352,6 +352,27 @@ impl Network {
         d_out: &[f32],
         gradients: &mut [f32],
     ) -> Result<()> {
+        let nothing = &mut |_, _, _: Mat<'_>| {};
+        self.accumulate_states_observed(
+            parameters, sources, targets, dropping, d_out, gradients, nothing,
+        )
+    }
+
+    /// [`Network::accumulate_states`] that also shows the gradient of the residual stream, as [`Network::accumulate_observed`].
+    ///
+    /// # Errors
+    /// As [`Network::accumulate_states`].
+    #[expect(clippy::too_many_arguments, reason = "those of a pass, and who looks at it")]
+    pub fn accumulate_states_observed(
+        &mut self,
+        parameters: &Parameters,
+        sources: Option<Vectors<'_>>,
+        targets: Vectors<'_>,
+        dropping: Option<Dropping>,
+        d_out: &[f32],
+        gradients: &mut [f32],
+        observe: &mut dyn FnMut(observer::Side, usize, Mat<'_>),
+    ) -> Result<()> {
         let inputs = self.lay_out_vectors(parameters, sources, targets)?;
         check_length("the gradient of the states", targets.values.len(), d_out.len())?;
         check_length("gradients", parameters.values().len(), gradients.len())?;
@@ -359,7 +380,7 @@ impl Network {
             run.forward(buffers, stack);
             let (states, mut d) = buffers.target.output_and_gradient();
             d.copy_from(Mat::new(d_out, states.rows(), states.cols()));
-            run.backward(buffers, gradients, &mut |_, _, _| {}, stack);
+            run.backward(buffers, gradients, observe, stack);
         })
     }
 

@@ -9,6 +9,7 @@ use headrow::{
     RotaryScaling, ScoreScale, StackConfig, Widening,
 };
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 pub(crate) type Rows = Vec<Vec<f64>>;
 
@@ -62,6 +63,21 @@ impl Reference {
         self.run(Side { stack, name: "decoder", causal: true, source }, given)
     }
 
+    /// Layers `layers` of the only stack, from the residual stream that enters the first of them: the stream behind the last, and what
+    /// each sublayer has added.
+    pub(crate) fn layers(&self, layers: Range<usize>, mut x: Rows) -> (Rows, Vec<Rows>) {
+        let side = match (&self.config.encoder, &self.config.decoder) {
+            (Some(stack), None) => Side { stack, name: "encoder", causal: false, source: None },
+            (None, Some(stack)) => Side { stack, name: "decoder", causal: true, source: None },
+            _ => panic!("one stack is expected"),
+        };
+        let mut increments = Vec::new();
+        for layer in layers {
+            x = self.layer(side, layer, x, &mut increments);
+        }
+        (x, increments)
+    }
+
     /// Scores of words from the decoder's output.
     pub(crate) fn scores(&self, states: &Rows) -> Rows {
         let options = self.config.read_out;
@@ -97,8 +113,7 @@ impl Reference {
             }
         };
         for layer in 0..stack.layers {
-            let own = layer * stack.distinct_layers / stack.layers;
-            x = self.layer(side, layer, &format!("{name}.layers.{own}."), x);
+            x = self.layer(side, layer, x, &mut Vec::new());
         }
         match stack.final_norm {
             true => self.norm(stack, &format!("{name}.norm"), &x),
@@ -157,19 +172,27 @@ impl Reference {
         }
     }
 
-    fn layer(&self, side: Side<'_>, layer: usize, prefix: &str, x: Rows) -> Rows {
-        let stack = side.stack;
+    /// What each sublayer adds to the stream goes behind `increments`.
+    fn layer(&self, side: Side<'_>, layer: usize, x: Rows, increments: &mut Vec<Rows>) -> Rows {
+        let Side { stack, name, .. } = side;
+        let own = layer * stack.distinct_layers / stack.layers;
+        let prefix = &format!("{name}.layers.{own}.");
         let attention = |z: &Rows| self.attention(side, layer, prefix, "attention", z, None);
         let feed = |z: &Rows| self.feed_forward(stack, prefix, z);
         let norm = |part: &str, x: &Rows| self.norm(stack, &format!("{prefix}{part}"), x);
         if stack.placement == NormPlacement::Parallel {
             let first = attention(&norm("attention_norm", &x));
             let second = feed(&norm("feed_forward_norm", &x));
-            return sum(&sum(&x, &first), &second);
+            let both = sum(&sum(&x, &first), &second);
+            increments.extend([first, second]);
+            return both;
         }
-        let sublayer = |x: Rows, part: &str, f: &dyn Fn(&Rows) -> Rows| match stack.placement {
-            NormPlacement::Post => norm(part, &sum(&x, &f(&x))),
-            _ => sum(&x, &f(&norm(part, &x))),
+        let post = stack.placement == NormPlacement::Post;
+        let mut sublayer = |x: Rows, part: &str, f: &dyn Fn(&Rows) -> Rows| {
+            let increment = if post { f(&x) } else { f(&norm(part, &x)) };
+            let sum = sum(&x, &increment);
+            increments.push(increment);
+            if post { norm(part, &sum) } else { sum }
         };
         let mut x = sublayer(x, "attention_norm", &attention);
         if let Some(source) = side.source {
