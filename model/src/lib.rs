@@ -60,6 +60,8 @@ mod origin;
 mod patches;
 pub mod position;
 #[cfg(feature = "embedded-model")]
+mod pronouncer;
+#[cfg(feature = "embedded-model")]
 mod seeded;
 #[cfg(feature = "tokenizers")]
 mod sentence;

@@ -8,6 +8,7 @@ pub use attention::{AttentionKind, AttentionMap, AttentionMaps};
 pub use score::{Score, ScoredToken};
 
 use crate::batch::Batch;
+use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::generate::{Callbacks, Generated, GenerationOptions, Prompt, Strategy, TokenStream};
 use crate::model::{LoadOptions, Model};
@@ -66,6 +67,26 @@ impl TextModel {
         let model = Arc::new(Model::from_dir_with(folder, options)?);
         let options = folder::options(folder, model.config())?;
         Ok(TextModel { model, source, target, options, source_language: None })
+    }
+
+    /// Loads the files of such a folder from memory: pairs of a name and the contents, as
+    /// `("config.json", include_bytes!(…))`. The weights are one `model.safetensors`, the tokenizer is a `tokenizer.json`.
+    ///
+    /// # Errors
+    /// As [`TextModel::from_dir`].
+    pub fn from_files(files: &[(&str, &[u8])]) -> Result<TextModel> {
+        TextModel::from_files_with(files, &LoadOptions::default())
+    }
+
+    /// [`TextModel::from_files`] with options.
+    pub fn from_files_with(files: &[(&str, &[u8])], options: &LoadOptions) -> Result<TextModel> {
+        let file = |name| folder::in_memory(files, name);
+        let tokenizer = Tokenizer::from_bytes(file("tokenizer.json")?)?;
+        let config = Config::from_json(file("config.json")?)?;
+        let model = Model::from_bytes_with(&config, file("model.safetensors")?, options)?;
+        let options = folder::options_in_memory(files, &config)?;
+        let model = TextModel::new(Arc::new(model), tokenizer);
+        Ok(TextModel { options, ..model })
     }
 
     /// A model with a tokenizer for all that it reads and writes. Its decoding options are the defaults, with the stop
@@ -180,6 +201,31 @@ impl TextModel {
             encoding.full_length = 1;
         }
         Ok(encoding)
+    }
+
+    /// A word as models of letters and phonemes read it: its letters in lower case, with spaces between. The apostrophe as
+    /// printers have it (’) becomes the plain one, and white space around the word goes.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`] when the vocabulary lacks a letter, or the tokens are not what stands between spaces.
+    pub fn spell(&self, word: &str) -> Result<String> {
+        let word = word.trim();
+        let refused = |problem| Error::Tokenizer { place: word.to_owned(), problem };
+        let mut letters = Vec::new();
+        for letter in word.to_lowercase().replace('\u{2019}', "'").chars() {
+            let token = letter.to_string();
+            if self.source.id(&token).is_none() {
+                return Err(refused(format!("the model knows no letter {letter:?}")));
+            }
+            letters.push(token);
+        }
+        let spelt = letters.join(" ");
+        if self.source.encode_plain(&spelt)?.len() != letters.len() {
+            return Err(refused(
+                "the model's tokens are not what stands between spaces".to_owned(),
+            ));
+        }
+        Ok(spelt)
     }
 
     fn put_language(&self, language: u32, encoding: &mut Encoding) {

@@ -82,23 +82,45 @@ pub(super) fn tokenizers(folder: &Path) -> Result<(Tokenizer, Option<Tokenizer>)
 /// The options of `generation_config.json`, or those in `config.json`; stop ids always.
 pub(super) fn options(folder: &Path, config: &Config) -> Result<GenerationOptions> {
     let path = folder.join("generation_config.json");
-    let mut options = match path.symlink_metadata() {
-        Ok(_) => {
-            let place = path.display().to_string();
-            GenerationOptions::from_json(&place, &read_file(&path, MAX_BYTES)?)?
-        }
-        Err(_) => options_of_config(&folder.join("config.json"))?,
+    let read = |path: &Path| Ok((read_file(path, MAX_BYTES)?, path.display().to_string()));
+    let options = match path.symlink_metadata() {
+        Ok(_) => read(&path).and_then(|(json, place)| GenerationOptions::from_json(&place, &json)),
+        Err(_) => read(&folder.join("config.json"))
+            .and_then(|(json, place)| options_of_config(&json, &place)),
     };
+    Ok(with_stop_ids(options?, config))
+}
+
+/// A file of a set in memory.
+pub(super) fn in_memory<'a>(files: &[(&str, &'a [u8])], name: &str) -> Result<&'a [u8]> {
+    let found = files.iter().find(|(own, _)| *own == name);
+    found.map(|&(_, bytes)| bytes).ok_or_else(|| Error::file(name, "it is not among the files"))
+}
+
+/// [`options`] of a set of files in memory.
+pub(super) fn options_in_memory(
+    files: &[(&str, &[u8])],
+    config: &Config,
+) -> Result<GenerationOptions> {
+    let decoding = "generation_config.json";
+    let options = match in_memory(files, decoding) {
+        Ok(bytes) => GenerationOptions::from_json(decoding, bytes)?,
+        Err(_) => options_of_config(in_memory(files, "config.json")?, "config.json")?,
+    };
+    Ok(with_stop_ids(options, config))
+}
+
+/// The same with the stop ids of the config where there are none.
+fn with_stop_ids(mut options: GenerationOptions, config: &Config) -> GenerationOptions {
     if options.stop_ids.is_empty() {
         options.stop_ids.clone_from(&config.special.end);
     }
-    Ok(options)
+    options
 }
 
-fn options_of_config(path: &Path) -> Result<GenerationOptions> {
-    let (bytes, place) = (read_file(path, MAX_BYTES)?, path.display().to_string());
-    let fields = Fields::parse(&bytes, &place)?;
+fn options_of_config(bytes: &[u8], place: &str) -> Result<GenerationOptions> {
+    let fields = Fields::parse(bytes, place)?;
     let field = |name: &str| fields.get(name).map(|value| (name.to_owned(), value.clone()));
     let decoding: Map<String, Value> = DECODING.into_iter().filter_map(field).collect();
-    GenerationOptions::from_json(&place, Value::Object(decoding).to_string().as_bytes())
+    GenerationOptions::from_json(place, Value::Object(decoding).to_string().as_bytes())
 }

@@ -54,7 +54,8 @@ pub(crate) fn refusal(args: &[&str], input: &[u8]) -> String {
 
 /// The words of a simple shell command up to its redirections.
 pub(crate) fn words(command: &str) -> Vec<String> {
-    let quoted = command.split(" <").next().unwrap().split('"').enumerate();
+    let command = command.split(" <").next().unwrap().split(" >").next().unwrap();
+    let quoted = command.split('"').enumerate();
     quoted
         .flat_map(|(index, part)| match index % 2 {
             0 => part.split_whitespace().map(str::to_owned).collect(),

@@ -3,7 +3,7 @@
 mod picture;
 
 use crate::failure::{Failure, explain};
-use crate::options::LanguageArgs;
+use crate::options::PronouncerArgs;
 use clap::ValueEnum;
 use headrow::generate::GenerationOptions;
 use headrow::{AttentionKind, Config, Text, TextModel};
@@ -17,7 +17,7 @@ const MOST: usize = 8192;
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    model: LanguageArgs,
+    model: PronouncerArgs,
 
     /// Which attention: without it cross-attention where there is one, else that of a text to itself.
     #[arg(long, value_name = "KIND", value_enum)]
@@ -35,7 +35,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// What the model reads.
+    /// What the model reads; for the model inside the program, a word.
     text: String,
 
     /// What the decoder of an encoder–decoder reads; without it, its own translation.
@@ -81,6 +81,10 @@ impl Kind {
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let model = args.model.load()?;
+    let source = match &args.model.model {
+        Some(_) => args.text.clone(),
+        None => model.spell(&args.text).map_err(refused)?,
+    };
     let config = model.model().config();
     let kind = args.kind.unwrap_or_else(|| Kind::of(config));
     let stack = match kind {
@@ -96,14 +100,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         (named, _) => named,
     };
     let shown = layers.len().saturating_mul(heads);
-    fits(longest(&model, args)?, shown)?;
+    fits(longest(&model, &source, args.target.as_deref())?, shown)?;
     // A target may be as long as the model reads; what it writes by itself, as long as its options have it.
     let whole = GenerationOptions::default();
     let options = args.target.as_ref().map_or(model.options(), |_| &whole);
-    let mut session = args.model.session(&model, options)?;
+    let mut session = args.model.compute.session(&model, options)?;
     let text = match &args.target {
-        Some(target) => Text::Pair(&args.text, target),
-        None => Text::Single(&args.text),
+        Some(target) => Text::Pair(&source, target),
+        None => Text::Single(&source),
     };
     let maps = model
         .attention(&mut session, text, kind.attention(), &layers, &args.head)
@@ -125,9 +129,9 @@ fn refused(error: headrow::Error) -> Failure {
 }
 
 /// Tokens of the longer of the texts.
-fn longest(model: &TextModel, args: &Args) -> Result<usize, Failure> {
-    let source = model.tokenize(&args.text).map_err(refused)?.ids.len();
-    let Some(target) = &args.target else { return Ok(source) };
+fn longest(model: &TextModel, source: &str, target: Option<&str>) -> Result<usize, Failure> {
+    let source = model.tokenize(source).map_err(refused)?.ids.len();
+    let Some(target) = target else { return Ok(source) };
     let target = model.target_tokenizer().encode(target, None).map_err(refused)?.ids.len();
     Ok(source.max(target))
 }

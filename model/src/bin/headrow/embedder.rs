@@ -100,10 +100,7 @@ pub(crate) fn load(
         #[cfg(feature = "embedded-model")]
         None => Ok(SentenceEncoder::seeded_with(options)?),
         #[cfg(not(feature = "embedded-model"))]
-        None => {
-            let message = "no model: give a folder with --model DIR (this build has none inside)";
-            Err(Failure::Message(message.to_owned()))
-        }
+        None => Err(crate::options::no_model()),
     }
 }
 

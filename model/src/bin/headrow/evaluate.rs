@@ -101,9 +101,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let variants = args.variants.as_deref().map(variants).transpose()?.unwrap_or_default();
     let options = args.generation_options(model.options());
     let sizes = model.session_options(BATCH, &options);
-    let session = args.model.sized_session(&model, sizes, &options)?;
+    let session = args.model.compute.sized_session(&model, sizes, &options)?;
     // Targets may be longer than what is generated.
-    let scoring = args.model.session(&model, &GenerationOptions::default())?;
+    let scoring = args.model.compute.session(&model, &GenerationOptions::default())?;
     let records = corpus.records();
     let limit = args.limit.map_or(records.len(), |limit| records.len().min(limit as usize));
     let bleu = Bleu::new(BleuOptions::default().with_words(args.tokenize));

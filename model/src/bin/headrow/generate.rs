@@ -56,7 +56,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
     };
     let model = args.model.load()?;
     let options = args.decoding.options(model.options(), MOST)?;
-    let session = args.model.session(&model, &options)?;
+    let session = args.model.compute.session(&model, &options)?;
     source.announce("prompts");
     let out = BufWriter::new(stdout().lock());
     let deadline = args.deadline.map(|ms| Duration::from_millis(ms.into()));

@@ -32,8 +32,9 @@ use std::sync::Mutex;
 /// Transformers on the CPU: text, translations, scores and sentence vectors.
 ///
 /// Models are folders in Hugging Face layout (config.json, model.safetensors, tokenizer.json), read with
-/// --model DIR. Without it embed, similarity and info use a small model inside the program, to try things out:
-/// its weights are seeded and untrained, so that its vectors mean little.
+/// --model DIR. Without it pronounce and attention use a model of English letters and phonemes that lies inside the
+/// program; embed, similarity and info a small one to try things out: its weights are seeded and untrained, so that its
+/// vectors mean little.
 #[derive(Parser)]
 #[command(name = "headrow", version, disable_help_subcommand = true)]
 struct Cli {
@@ -78,12 +79,12 @@ enum Command {
     /// Say how words are pronounced.
     ///
     /// A line of phonemes for each word, in order. The model is an encoder–decoder whose tokens stand between spaces:
-    /// letters in, phonemes out.
+    /// letters in, phonemes out. Without --model it is that of English words inside the program.
     Pronounce(pronounce::Args),
     /// Draw attention maps as SVG, with the tokens on both axes.
     ///
     /// Rows are the tokens that attend, columns those they attend to; the darker the heavier. A grid shows layers and
-    /// heads.
+    /// heads. Without --model: how the letters of a word and its phonemes belong together.
     Attention(attention::Args),
     /// Train a model on texts.
     ///

@@ -30,13 +30,72 @@ pub(crate) struct LanguageArgs {
     model: PathBuf,
 
     #[command(flatten)]
-    compute: ComputeArgs,
+    pub(crate) compute: ComputeArgs,
 }
 
 impl LanguageArgs {
     pub(crate) fn load(&self) -> Result<TextModel, Failure> {
-        let options = LoadOptions::default().with_isa(self.compute.isa);
-        Ok(TextModel::from_dir_with(&self.model, &options)?)
+        Ok(TextModel::from_dir_with(&self.model, &self.compute.load_options())?)
+    }
+}
+
+/// Which model of letters and phonemes, or another in its place, and what computes it.
+#[derive(clap::Args)]
+pub(crate) struct PronouncerArgs {
+    /// Folder of the model, in Hugging Face layout, with its tokenizer. Without it: the model of English letters and phonemes
+    /// inside the program.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) model: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) compute: ComputeArgs,
+}
+
+impl PronouncerArgs {
+    pub(crate) fn load(&self) -> Result<TextModel, Failure> {
+        let options = self.compute.load_options();
+        match &self.model {
+            Some(folder) => Ok(TextModel::from_dir_with(folder, &options)?),
+            #[cfg(feature = "embedded-model")]
+            None => Ok(TextModel::pronouncer_with(&options)?),
+            #[cfg(not(feature = "embedded-model"))]
+            None => Err(no_model()),
+        }
+    }
+}
+
+/// That there is no model, in a program without one inside.
+#[cfg(not(feature = "embedded-model"))]
+pub(crate) fn no_model() -> Failure {
+    let message = "no model: give a folder with --model DIR (this build has none inside)";
+    Failure::Message(message.to_owned())
+}
+
+/// What computes.
+#[derive(clap::Args)]
+pub(crate) struct ComputeArgs {
+    /// Threads to compute with. Without it: as many as this process may use, at most one per core.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) threads: Option<u16>,
+
+    /// Instruction set to compute with: scalar, neon, avx2 or avx512. Without it: the best of this
+    /// machine. The results have the same bits on each.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) isa: Option<Isa>,
+}
+
+impl ComputeArgs {
+    /// How models are loaded for it.
+    fn load_options(&self) -> LoadOptions {
+        LoadOptions::default().with_isa(self.isa)
+    }
+
+    /// The same options with the threads that are wanted.
+    pub(crate) fn session_options(&self, options: SessionOptions) -> SessionOptions {
+        match self.threads {
+            Some(threads) => options.with_threads(threads.into()),
+            None => options,
+        }
     }
 
     /// A session for requests of these options, one at a time.
@@ -56,36 +115,13 @@ impl LanguageArgs {
         sizes: SessionOptions,
         options: &GenerationOptions,
     ) -> Result<Session, Failure> {
-        let (sizes, beams) = (self.compute.session_options(sizes), beams(options));
+        let (sizes, beams) = (self.session_options(sizes), beams(options));
         let session = model.session(&sizes)?;
         if session.max_sequences() >= beams {
             return Ok(session);
         }
         drop(session);
         Ok(model.session(&sizes.with_max_tokens(beams))?)
-    }
-}
-
-/// What computes.
-#[derive(clap::Args)]
-pub(crate) struct ComputeArgs {
-    /// Threads to compute with. Without it: as many as this process may use, at most one per core.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    pub(crate) threads: Option<u16>,
-
-    /// Instruction set to compute with: scalar, neon, avx2 or avx512. Without it: the best of this
-    /// machine. The results have the same bits on each.
-    #[arg(long, value_name = "NAME")]
-    pub(crate) isa: Option<Isa>,
-}
-
-impl ComputeArgs {
-    /// The same options with the threads that are wanted.
-    pub(crate) fn session_options(&self, options: SessionOptions) -> SessionOptions {
-        match self.threads {
-            Some(threads) => options.with_threads(threads.into()),
-            None => options,
-        }
     }
 }
 

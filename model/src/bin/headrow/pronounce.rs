@@ -2,7 +2,7 @@
 
 use crate::decoding::{limit_length, search, text};
 use crate::failure::{Complaints, Failure, explain};
-use crate::options::LanguageArgs;
+use crate::options::PronouncerArgs;
 use crate::progress::Progress;
 use crate::source::Source;
 use clap::ValueEnum;
@@ -15,13 +15,15 @@ use std::io::{BufWriter, StdoutLock, Write, stdout};
 const BEAMS: usize = 4;
 /// Words that are read together.
 const BATCH: usize = 16;
+/// Words that one thread is through with before others have come to its help.
+const ALONE: usize = 4;
 /// Phonemes of a word where the folder sets no limit.
 const MOST: usize = 64;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    model: LanguageArgs,
+    model: PronouncerArgs,
 
     /// Search with so many live hypotheses; 1 is greedy search. Without it: 4, or as many as --nbest.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -62,11 +64,15 @@ struct Pronunciation<'a> {
 }
 
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
+    let known = Some(args.words.len()).filter(|&words| words > 0);
     let mut source = Source::arguments_or_stdin(args.words);
     let model = args.model.load()?;
     let options = options(model.options(), args.beam.map(usize::from), args.nbest.into())?;
-    let sizes = model.session_options(BATCH, &options);
-    let session = args.model.sized_session(&model, sizes, &options)?;
+    let mut sizes = model.session_options(BATCH.min(known.unwrap_or(BATCH)), &options);
+    if known.is_some_and(|words| words <= ALONE) {
+        sizes = sizes.with_threads(1);
+    }
+    let session = args.model.compute.sized_session(&model, sizes, &options)?;
     source.announce("words");
     let out = BufWriter::new(stdout().lock());
     let mut writer = Writer { format: args.format, several: args.nbest > 1, out };
@@ -130,7 +136,7 @@ impl Pronouncer {
     ) -> Result<Vec<Result<Option<Generated>, String>>, Failure> {
         let spelt = words.iter().enumerate().map(|(index, word)| {
             let word = word.as_ref().map_err(String::clone)?;
-            self.spell(word.trim()).map_err(|problem| format!("{}: {problem}", name(index)))
+            self.model.spell(word).map_err(|error| explain(&name(index), error))
         });
         let spelt: Vec<Result<String, String>> = spelt.collect();
         let known = spelt.iter().flatten().filter(|letters| !letters.is_empty());
@@ -143,26 +149,6 @@ impl Pronouncer {
             other => other.map(|_| None),
         });
         Ok(pronounced.collect())
-    }
-
-    /// The letters of a word in lower case, with spaces between.
-    fn spell(&self, word: &str) -> Result<String, String> {
-        let tokenizer = self.model.tokenizer();
-        let mut letters = Vec::new();
-        // The apostrophe as printers have it is one.
-        for letter in word.to_lowercase().replace('\u{2019}', "'").chars() {
-            let token = letter.to_string();
-            if tokenizer.id(&token).is_none() {
-                return Err(format!("{word}: the model knows no letter {letter:?}"));
-            }
-            letters.push(token);
-        }
-        let spelt = letters.join(" ");
-        match tokenizer.encode_plain(&spelt) {
-            Ok(ids) if ids.len() == letters.len() => Ok(spelt),
-            Ok(_) => Err("the model's tokens are not what stands between spaces".to_owned()),
-            Err(error) => Err(error.to_string()),
-        }
     }
 }
 

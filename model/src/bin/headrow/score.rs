@@ -65,7 +65,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         None => Source::arguments_or_stdin(args.texts),
     };
     let model = args.model.load()?;
-    let mut session = args.model.session(&model, &Default::default())?;
+    let mut session = args.model.compute.session(&model, &Default::default())?;
     source.announce("texts");
     let mut writer = Writer { format: args.format, out: BufWriter::new(stdout().lock()) };
     let (mut progress, mut texts, mut index) = (Progress::start(), Vec::new(), 0);

@@ -71,7 +71,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         }
         sizes = sizes.with_max_tokens(tokens as usize);
     }
-    let session = args.model.sized_session(&model, sizes, &options)?;
+    let session = args.model.compute.sized_session(&model, sizes, &options)?;
     source.announce("texts");
     let out = BufWriter::new(stdout().lock());
     let complaints = Complaints::default();
