@@ -128,6 +128,18 @@ mod tests {
         LogLine::Validation(ValidationLine { step, loss, ..ValidationLine::default() })
     }
 
+    /// The points of the line of this colour.
+    fn polyline(svg: &str, color: &str) -> Vec<(f64, f64)> {
+        let of_color = |line: &&str| line.contains("<polyline") && line.contains(color);
+        let line = svg.lines().find(of_color).unwrap();
+        let points = line.split("points=\"").nth(1).unwrap().split('"').next().unwrap();
+        let points = points.split_whitespace().map(|point| {
+            let (x, y) = point.split_once(',').unwrap();
+            (x.parse().unwrap(), y.parse().unwrap())
+        });
+        points.collect()
+    }
+
     #[test]
     fn a_curve_for_each_kind_of_loss() {
         let records = [
@@ -141,19 +153,7 @@ mod tests {
         assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"), "{svg}");
         assert!(svg.contains("training") && svg.contains("validation"));
         assert!(svg.contains("a &lt; b &amp; c"), "{svg}");
-        let polyline = |color: &str| {
-            let line = svg
-                .lines()
-                .find(|line| line.contains("<polyline") && line.contains(color))
-                .unwrap();
-            let points = line.split("points=\"").nth(1).unwrap().split('"').next().unwrap();
-            let points = points.split_whitespace().map(|point| {
-                let (x, y) = point.split_once(',').unwrap();
-                (x.parse::<f64>().unwrap(), y.parse::<f64>().unwrap())
-            });
-            points.collect::<Vec<_>>()
-        };
-        let (train, validation) = (polyline("#1F77B4"), polyline("#D62728"));
+        let (train, validation) = (polyline(&svg, "#1F77B4"), polyline(&svg, "#D62728"));
         assert_eq!((train.len(), validation.len()), (3, 2));
         // Later is to the right, less is lower, and the same step stands above itself.
         assert!(train.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 < pair[1].1));
@@ -182,12 +182,7 @@ mod tests {
         let points = [(0.0, -2.0), (1.0, f64::INFINITY), (2.0, -1.0), (3.0, 1.0)];
         let svg = line_chart("t", ["across", "up"], &[curve(&points), curve(&[])]).unwrap();
         assert!(svg.contains("across") && svg.contains("up"));
-        let line = svg.lines().find(|l| l.contains("<polyline") && l.contains("#010203")).unwrap();
-        let points = line.split("points=\"").nth(1).unwrap().split('"').next().unwrap();
-        let heights: Vec<f64> = points
-            .split_whitespace()
-            .map(|point| point.split_once(',').unwrap().1.parse().unwrap())
-            .collect();
+        let heights: Vec<f64> = polyline(&svg, "#010203").iter().map(|point| point.1).collect();
         assert_eq!(heights.len(), 3);
         // Twice as far from the second to the third, but for whole pixels.
         let (first, second) = (heights[0] - heights[1], heights[1] - heights[2]);
