@@ -145,9 +145,9 @@ fn the_gradient_of_a_pre_norm_stack_is_the_identity_and_what_its_sublayers_add()
         for column in 0..n {
             let added = case.differences(0..case.depth, &z, column);
             assert_eq!(added.len(), 2 * case.depth);
-            for row in 0..n {
+            for (row, entries) in rows.iter().enumerate() {
                 let identity = f64::from(u8::from(row == column));
-                let actual = f64::from(rows[row][column]) - identity;
+                let actual = f64::from(entries[column]) - identity;
                 let expected: f64 = added.iter().map(|slopes| slopes[row]).sum();
                 let error = (actual - expected).abs() / unit;
                 let label = &case.label;
