@@ -133,17 +133,17 @@ fn projections(
         let first = |dx: &Array<f32>| summed_to(&dx.slice(1, given, 1), given_bias.shape(), lane);
         all.extend([("bias_k", first(&dk)), ("bias_v", first(&dv))]);
     }
-    if let (Some(d_mask), Some(mask)) = (d_mask, call.optional_tensor("attn_mask")?) {
-        if let Ok(mask) = mask.floats() {
-            let d_mask = d_mask.slice(3, 0, given);
-            let shape = d_mask.shape().to_vec();
-            let by_head = mask.rank() == 3 && mask.shape()[0] == batch * heads;
-            let d_mask = match by_head {
-                true => d_mask.reshape(&[batch * heads, shape[2], shape[3]]),
-                false => summed_to(&d_mask, mask.shape(), lane),
-            };
-            all.push(("attn_mask", d_mask));
-        }
+    if let (Some(d_mask), Some(mask)) = (d_mask, call.optional_tensor("attn_mask")?)
+        && let Ok(mask) = mask.floats()
+    {
+        let d_mask = d_mask.slice(3, 0, given);
+        let shape = d_mask.shape().to_vec();
+        let by_head = mask.rank() == 3 && mask.shape()[0] == batch * heads;
+        let d_mask = match by_head {
+            true => d_mask.reshape(&[batch * heads, shape[2], shape[3]]),
+            false => summed_to(&d_mask, mask.shape(), lane),
+        };
+        all.push(("attn_mask", d_mask));
     }
 
     let separate = call.flag("use_separate_proj_weight", false)?;
