@@ -373,12 +373,19 @@ fn a_cache_holds_what_was_written_in_whatever_pieces_and_copies() {
                     team.open(|par| cache.write(par, &pages, start, k, v));
                     start = rows.end;
                 }
-                // A page moves; what becomes of the old one does not matter.
-                cache.copy_page(7, 1);
+                // A whole page and a part of one move; what becomes of the old ones, or lay in the new ones,
+                // does not matter.
                 let nan = vec![f32::NAN; PAGE * kv_heads * d_k.max(d_v)];
                 let mat = |width: usize| Mat::new(&nan[..PAGE * width], PAGE, width);
-                cache.write(Par::SERIAL, &[7], 0, mat(kv_heads * d_k), mat(kv_heads * d_v));
-                let segments = [CachedSegment::full(0..9, &[5, 0, 1, 2], n)];
+                let spoil = |cache: &mut KvCache, page: u32| {
+                    cache.write(Par::SERIAL, &[page], 0, mat(kv_heads * d_k), mat(kv_heads * d_v));
+                };
+                spoil(&mut cache, 3);
+                for (from, to, tokens) in [(7, 1, PAGE), (2, 3, n - 3 * PAGE)] {
+                    cache.copy_page(from, to, tokens);
+                    spoil(&mut cache, from);
+                }
+                let segments = [CachedSegment::full(0..9, &[5, 0, 1, 3], n)];
                 let extent = AttentionExtent::of_cached(&segments);
                 let need = attention_cached_scratch(cpu, 1, &case.shape, extent);
                 let (mut out, mut scratch) = (case.out(), Scratch::new(need));

@@ -243,7 +243,7 @@ fn cached_attentions(cpu: Cpu, all: &mut Vec<Operation>) {
         let pages = pages.clone();
         let run = move || {
             cache.write(Par::SERIAL, &pages, 0, Mat::new(&k, s, 18), Mat::new(&v, s, 40));
-            cache.copy_page(7, 0);
+            cache.copy_page(7, 0, 9);
             let segment = CachedSegment::causal(0..queries, &pages, s).with_window(window);
             let relative = Relative { table: Mat::new(&table, 4, 601), zero: 300 };
             let mask = Mask { relative: Some(relative), ..Mask::default() };

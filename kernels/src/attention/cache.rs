@@ -153,24 +153,28 @@ impl KvCache {
         });
     }
 
-    /// Copies a page with all heads: the first step of writing to a page that several sequences share.
+    /// Copies the first tokens of a page with all heads: the first step of writing to a page that several sequences
+    /// share. What the other page holds behind them means nothing then.
     ///
     /// # Panics
-    /// When there is no such page.
+    /// When there is no such page, or a page has fewer tokens.
     #[track_caller]
-    pub fn copy_page(&mut self, from: u32, to: u32) {
-        let pages = self.pages;
+    pub fn copy_page(&mut self, from: u32, to: u32, tokens: usize) {
+        assert!(tokens <= PAGE, "{tokens} tokens of a page of {PAGE}");
+        let (pages, nr) = (self.pages, self.nr());
         for page in [from, to] {
             assert!((page as usize) < pages, "page {page} of {pages}");
         }
-        let copy = |memory: &mut [f32], width: usize| {
-            for head in memory.chunks_exact_mut((pages * width).max(1)) {
-                let first = from as usize * width;
-                head.copy_within(first..first + width, to as usize * width);
+        let copy = |memory: &mut [f32], width: usize, tokens: usize| {
+            let page = PAGE * width;
+            for head in memory.chunks_exact_mut((pages * page).max(1)) {
+                let first = from as usize * page;
+                head.copy_within(first..first + tokens * width, to as usize * page);
             }
         };
-        copy(&mut self.keys, PAGE * self.d_k);
-        copy(&mut self.values, PAGE * self.d_v);
+        // Keys stand in panels, whose tokens cannot be told apart.
+        copy(&mut self.keys, self.d_k, tokens.next_multiple_of(nr));
+        copy(&mut self.values, self.d_v, tokens);
     }
 
     /// The keys of one head of a sequence.

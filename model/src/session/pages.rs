@@ -87,8 +87,8 @@ impl Pages {
         (partial && pool.owners[self.list[place] as usize] > 1).then_some(place)
     }
 
-    /// Takes pages for tokens up to `length`, which are there once [`Pages::commit`] says so. `copy(from, to)` is called
-    /// for a page that tokens will be written to and others have too.
+    /// Takes pages for tokens up to `length`, which are there once [`Pages::commit`] says so. `copy(from, to, tokens)` is
+    /// called for a page that tokens will be written to and others have too, with so many tokens in it.
     ///
     /// # Errors
     /// [`Error::CacheFull`] when too few are free; nothing has changed then.
@@ -96,7 +96,7 @@ impl Pages {
         &mut self,
         pool: &mut Pool,
         length: usize,
-        copy: impl FnOnce(u32, u32),
+        copy: impl FnOnce(u32, u32, usize),
     ) -> Result<()> {
         let wanted = self.wants(pool, length);
         if wanted > pool.free.len() {
@@ -105,7 +105,7 @@ impl Pages {
         }
         if let Some(place) = self.shared_end(pool) {
             let (shared, own) = (self.list[place], pool.take().expect("counted above"));
-            copy(shared, own);
+            copy(shared, own, self.length % PAGE);
             pool.give_back(shared);
             self.list[place] = own;
         }
@@ -146,7 +146,7 @@ mod tests {
             &mut self,
             pool: &mut Pool,
             length: usize,
-            copy: impl FnOnce(u32, u32),
+            copy: impl FnOnce(u32, u32, usize),
         ) -> Result<()> {
             self.reserve(pool, length, copy)?;
             self.commit(length);
@@ -154,7 +154,7 @@ mod tests {
         }
     }
 
-    fn no_copy(from: u32, to: u32) {
+    fn no_copy(from: u32, to: u32, _tokens: usize) {
         panic!("page {from} was copied to {to}");
     }
 
@@ -192,8 +192,8 @@ mod tests {
         assert_eq!((b.list(), pool.free.len()), (a.list(), 6));
         // The first to write copies, the second has the page to itself by then.
         let mut copied = None;
-        b.take(&mut pool, PAGE + 4, |from, to| copied = Some((from, to))).unwrap();
-        assert_eq!((copied, a.list()[0], b.list()[0]), (Some((1, b.list()[1])), 0, 0));
+        b.take(&mut pool, PAGE + 4, |from, to, tokens| copied = Some((from, to, tokens))).unwrap();
+        assert_eq!((copied, a.list()[0], b.list()[0]), (Some((1, b.list()[1], 3)), 0, 0));
         a.take(&mut pool, PAGE + 4, no_copy).unwrap();
         // Whole pages stay shared.
         let mut c = Pages::new(3 * PAGE).unwrap();

@@ -162,8 +162,8 @@ impl Sequences {
     /// Takes pages for tokens of a sequence up to `length`. One to be written to that others have too is copied.
     pub(super) fn reserve(&mut self, slot: usize, length: usize) -> Result<()> {
         let Sequences { caches, pool, slots, .. } = self;
-        slots[slot].own.reserve(pool, length, |from, to| {
-            caches.iter_mut().for_each(|cache| cache.copy_page(from, to));
+        slots[slot].own.reserve(pool, length, |from, to, tokens| {
+            caches.iter_mut().for_each(|cache| cache.copy_page(from, to, tokens));
         })
     }
 }
