@@ -455,7 +455,7 @@ fn folders_that_cannot_be_used_are_told_in_one_line() {
     let decoder = self::decoder("cli-no-encoder");
     let line = refusal(&["translate", "--model", path(&decoder), "a"], b"");
     assert!(line.contains("encoder"), "{line}");
-    for command in ["generate", "translate", "score", "attention"] {
+    for command in ["generate", "translate", "score"] {
         let output = run(&[command, "a"], b"");
         assert_eq!(output.status.code(), Some(2), "{command} without --model");
     }

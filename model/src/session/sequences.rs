@@ -217,7 +217,8 @@ impl Session {
             added.push(sequence);
             let Sequences { slots, source_pool, .. } = &mut *sequences;
             let source = &mut slots[sequence.index()].source;
-            source.reserve(source_pool, length, |_, _| unreachable!("new pages are not shared"))?;
+            let copy = |_, _, _| unreachable!("new pages are not shared");
+            source.reserve(source_pool, length, copy)?;
             source.commit(length);
         }
         Ok(())
