@@ -389,3 +389,55 @@ fn patience_epochs_and_minutes_end_a_training() {
     assert!(epochs.contains("epoch 2  ") && !epochs.contains("epoch 3  "), "{epochs}");
     assert!(train("minutes", "--minutes 0.001").lines().count() < 2000);
 }
+
+#[test]
+fn what_cannot_be_done_leaves_things_as_they_are() {
+    let folder = Folder::new("cli-refused");
+    let (data, (out, name)) = (pairs(&folder, "data", 40, 1), path(&folder, "out"));
+    let begin = format!("train --data {data} --out {name} --steps 3");
+    text(&args(&[&begin, TINY]), b"");
+    // Options that are no limits do not reach the plan of the training.
+    let plan = std::fs::read(out.join("run.json")).unwrap();
+    for minutes in ["nan", "inf", "-1", "0"] {
+        let resume = format!("train --resume {name} --minutes={minutes}");
+        let output = run(&args(&[&resume]), b"");
+        assert_eq!(output.status.code(), Some(2), "{minutes}");
+        assert!(String::from_utf8(output.stderr).unwrap().contains("minutes"), "{minutes}");
+        assert_eq!(std::fs::read(out.join("run.json")).unwrap(), plan);
+    }
+    // Nor do those of a resumption that fails.
+    let kept = folder.0.join("kept");
+    std::fs::rename(&data, &kept).unwrap();
+    refusal(&args(&[&format!("train --resume {name} --steps 9")]), b"");
+    assert_eq!(std::fs::read(out.join("run.json")).unwrap(), plan);
+    std::fs::rename(&kept, &data).unwrap();
+    // A model in shards is a model.
+    let (shards, name) = path(&folder, "shards");
+    std::fs::create_dir(&shards).unwrap();
+    std::fs::write(shards.join("model.safetensors.index.json"), "{}").unwrap();
+    let line = refusal(&args(&[&format!("train --data {data} --out {name}"), TINY]), b"");
+    assert!(line.contains("has a model already"), "{line}");
+    assert_eq!(std::fs::read_dir(&shards).unwrap().count(), 1);
+}
+
+#[test]
+fn validation_needs_something_to_predict_and_answers_what_it_can() {
+    let folder = Folder::new("cli-validation");
+    let data = pairs(&folder, "data", 40, 1);
+    let (_, name) = path(&folder, "masked");
+    let valid = folder.0.join("valid");
+    std::fs::write(&valid, "a\n").unwrap();
+    let masked = format!("train --data {data} --valid {} --out {name}", valid.display());
+    let line = refusal(&args(&[&masked, TINY, "--objective masked --steps 2"]), b"");
+    assert!(line.contains("no token of it is predicted"), "{line}");
+    // A pair that is longer than the model reads is answered with nothing.
+    let letters = ["a"; 30].join(" ");
+    std::fs::write(&valid, format!("a b\tb a\n{letters}\t{letters}\n")).unwrap();
+    let (_, name) = path(&folder, "learned");
+    let learned = format!("train --data {data} --valid {} --out {name}", valid.display());
+    let course = "--positions learned --max-length 10 --bleu 2 --steps 2";
+    let output = run(&args(&[&learned, TINY, course]), b"");
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && told.contains("line 2: a source of 31 tokens"), "{told}");
+    assert!(String::from_utf8(output.stdout).unwrap().contains("BLEU"));
+}

@@ -109,6 +109,7 @@ pub fn adam(
     second: &mut [f32],
     parameters: &mut [f32],
 ) {
+    let _mode = FloatMode::default_scope();
     assert!(step > 0, "steps of Adam count from 1");
     // 1/(1 − βᵗ).
     let correction = |beta: f64| (1.0 / (1.0 - libm::pow(beta, step as f64))) as f32;

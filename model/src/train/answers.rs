@@ -32,10 +32,11 @@ impl GreedyBleu {
         GreedyBleu { tokenizer, pairs, longest, threads }
     }
 
-    /// Corpus BLEU, from 0 to 100, of the greedy answers of a model with these weights.
+    /// Corpus BLEU, from 0 to 100, of the greedy answers of a model with these weights. To a source that it does not take, one
+    /// that is too long or has unknown words, it answers with nothing.
     ///
     /// # Errors
-    /// When the model cannot translate the sources.
+    /// When the model cannot translate at all.
     pub fn score(&self, parameters: &Parameters) -> Result<f64> {
         let config = parameters.config();
         let model = Model::from_bytes(config, &parameters.to_safetensors(Precision::F32))?;
@@ -43,10 +44,11 @@ impl GreedyBleu {
         let options = model.options().clone().with_max_new_tokens(self.longest);
         let sizes = model.session_options(TOGETHER, &options).with_threads(self.threads);
         let mut session = model.session(&sizes)?;
-        let answers = model.translate(&mut session, self.sources(), &options)?;
+        let answers = model.translate_each(&mut session, self.sources(), &options)?;
         let mut bleu = Bleu::new(BleuOptions::default());
         for (answer, (_, reference)) in answers.iter().zip(&self.pairs) {
-            bleu.add(answer.best().text.as_deref().unwrap_or_default(), &[reference]);
+            let text = answer.as_ref().ok().and_then(|answer| answer.best().text.as_deref());
+            bleu.add(text.unwrap_or_default(), &[reference]);
         }
         Ok(bleu.score().score)
     }

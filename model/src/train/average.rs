@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 /// What stands beside the weights of a model and says how they are used.
-const COMPANIONS: [&str; 12] = [
+const COMPANIONS: [&str; 15] = [
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
@@ -22,6 +22,9 @@ const COMPANIONS: [&str; 12] = [
     "sentence_bert_config.json",
     "1_Pooling/config.json",
     "LICENSE",
+    "LICENSE.txt",
+    "LICENSE.md",
+    "NOTICE",
     "README.md",
 ];
 

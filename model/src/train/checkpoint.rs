@@ -56,7 +56,10 @@ struct Manifest<S> {
     state: S,
 }
 
-/// Writes a checkpoint into the folder `folder`.
+/// Makes the checkpoint `folder`, in the place of one of that name.
+///
+/// # Errors
+/// [`Error::Io`]; [`Error::File`] when the folder has other things in it.
 pub(super) fn save<S: Serialize>(
     folder: &Path,
     slots: &[Slot],
@@ -64,7 +67,7 @@ pub(super) fn save<S: Serialize>(
     state: &S,
     companions: &[Companion],
 ) -> Result<()> {
-    let new = NewFolder::create(folder)?;
+    let new = NewFolder::create(folder, STATE)?;
     for (name, bytes) in companions {
         write(&new.inside(name), |out| out.write_all(bytes))?;
     }

@@ -114,7 +114,18 @@ pub(super) struct NewFolder {
 
 impl NewFolder {
     /// Prepares `path`, in a folder that is made where it is not there.
-    pub(super) fn create(path: &Path) -> Result<NewFolder> {
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::File`] when there is one of that name with other things in it than one of this kind,
+    /// which has the file `marked`.
+    pub(super) fn create(path: &Path, marked: &str) -> Result<NewFolder> {
+        let others = fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some());
+        if others && !path.join(marked).exists() {
+            return Err(Error::file(
+                path.display(),
+                format_args!("has other files, and no {marked}"),
+            ));
+        }
         let temporary = temporary(path);
         remove(&temporary)?;
         fs::create_dir_all(&temporary).map_err(Error::io(&temporary))?;
@@ -319,20 +330,23 @@ mod tests {
     fn a_folder_is_there_when_it_is_complete() {
         let parent = folder("new-folder");
         let path = parent.join("inner/one");
-        let new = NewFolder::create(&path).unwrap();
+        let new = NewFolder::create(&path, "a").unwrap();
         write(&new.inside("a"), |out| out.write_all(b"1")).unwrap();
         assert!(!path.exists());
         new.publish().unwrap();
         assert_eq!(fs::read(path.join("a")).unwrap(), b"1");
         // The same again, in its place; what is given up leaves nothing behind.
-        let new = NewFolder::create(&path).unwrap();
+        let new = NewFolder::create(&path, "a").unwrap();
         write(&new.inside("b"), |out| out.write_all(b"2")).unwrap();
         new.publish().unwrap();
         assert!(!path.join("a").exists() && path.join("b").exists());
-        drop(NewFolder::create(&parent.join("inner/two")).unwrap());
+        // What is no such folder is left alone.
+        assert!(matches!(NewFolder::create(&path, "a"), Err(Error::File { .. })));
+        assert!(path.join("b").exists());
+        drop(NewFolder::create(&parent.join("inner/two"), "a").unwrap());
         assert_eq!(fs::read_dir(parent.join("inner")).unwrap().count(), 1);
         // A process that is stopped cannot tidy up.
-        std::mem::forget(NewFolder::create(&parent.join("inner/three")).unwrap());
+        std::mem::forget(NewFolder::create(&parent.join("inner/three"), "a").unwrap());
         assert_eq!(fs::read_dir(parent.join("inner")).unwrap().count(), 2);
         sweep(&parent.join("inner")).unwrap();
         assert_eq!(fs::read_dir(parent.join("inner")).unwrap().count(), 1);

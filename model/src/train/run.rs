@@ -301,10 +301,18 @@ impl<'a> Run<'a> {
     /// The same with data for validation, in batches of as many tokens.
     ///
     /// # Errors
-    /// As [`Batches::new`].
+    /// As [`Batches::new`]; [`Error::TrainingOption`] when there is nothing to be predicted in the data.
     pub fn with_validation(mut self, data: &'a Dataset, max_tokens: usize) -> Result<Run<'a>> {
         let options = BatchOptions::new(max_tokens).with_order(Order::Given);
-        self.validation = Some(Batches::new(data, options)?.epoch(0));
+        let epoch = Batches::new(data, options)?.epoch(0);
+        let mut predicted = (0..epoch.len()).map(|batch| {
+            epoch.fill(batch, &mut self.examples);
+            self.examples.predicted()
+        });
+        if predicted.all(|count| count == 0) {
+            return Err(Error::training_option("validation", "no token of it is predicted"));
+        }
+        self.validation = Some(epoch);
         Ok(self)
     }
 

@@ -315,7 +315,8 @@ impl Trainer {
     /// Writes a checkpoint into the folder `folder`: as a whole, or not at all when the process is stopped meanwhile.
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error::NotFinite`] for weights that are not finite, which no checkpoint takes.
+    /// [`Error::Io`]; [`Error::NotFinite`] for weights that are not finite, which no checkpoint takes; [`Error::File`] for a
+    /// folder that has other things in it than a checkpoint, which is left as it is.
     pub fn save(&self, folder: impl AsRef<Path>) -> Result<()> {
         let companions = match self.parameters().config().to_json() {
             Ok(config) => vec![("config.json".to_owned(), config.into_bytes())],

@@ -69,6 +69,12 @@ impl Plan {
             _ => Ok(()),
         }
     }
+
+    /// Writes it into the folder of the training. With it the folder can be resumed.
+    fn write(&self, folder: &Path) -> Result<(), Failure> {
+        let path = folder.join(RUN);
+        write(&path, &serde_json::to_vec_pretty(self).map_err(|error| named(&path, &error))?)
+    }
 }
 
 /// Where a training stands.
@@ -88,31 +94,32 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         true => DamagedCheckpoint::Skip,
         false => DamagedCheckpoint::Refuse,
     };
-    let (place, Plan { recipe, course }) = plan(args)?;
-    let kind = kind(&recipe)?;
-    let texts = Texts::read(&recipe, kind)?;
+    let (place, plan) = plan(args)?;
+    let Plan { recipe, course } = &plan;
+    let kind = kind(recipe)?;
+    let texts = Texts::read(recipe, kind)?;
     let companions = match place.resumed {
         true => companions(&place.folder)?,
-        false => begin(&place.folder, &recipe, &course, kind, &texts)?,
+        false => begin(&place.folder, &plan, kind, &texts)?,
     };
     let file = |name| companions.iter().find(|(own, _)| own == name).map(|(_, bytes)| bytes);
     let lacking = |name| Failure::Message(format!("{}: no {name}", place.folder.display()));
     let config = Config::from_json(file(CONFIG).ok_or_else(|| lacking(CONFIG))?)?;
     let tokenizer = file(TOKENIZER).ok_or_else(|| lacking(TOKENIZER))?.clone();
 
-    let limits = Limits::new(&recipe, &config);
+    let limits = Limits::new(recipe, &config);
     let (train, valid) = texts.datasets(&Tokenizer::from_bytes(&tokenizer)?, kind, limits)?;
     let parameters = match &recipe.init {
         Some(folder) => Parameters::from_dir(folder)?,
-        None => Parameters::initialise(&config, seed(&recipe))?,
+        None => Parameters::initialise(&config, seed(recipe))?,
     };
     let network = NetworkOptions::default()
         .with_max_tokens(limits.batch)
         .with_max_length(limits.longest())
         .with_threads(threads);
-    let options = trainer_options(&recipe, config.d_model)?;
+    let options = trainer_options(recipe, config.d_model)?;
     let trainer = Trainer::new(parameters, &network, options)?;
-    let batches = BatchOptions::new(limits.batch).with_seed(seed(&recipe));
+    let batches = BatchOptions::new(limits.batch).with_seed(seed(recipe));
     let run = course.options(recipe.accumulate.unwrap_or(1) as usize);
     let steps = run.steps;
     let mut run = Run::new(&place.folder, trainer, &train, batches, companions, run)?;
@@ -124,7 +131,12 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         }
     }
     let done = match place.resumed {
-        true => run.resume(place.checkpoint.as_deref(), damaged)?,
+        true => {
+            let done = run.resume(place.checkpoint.as_deref(), damaged)?;
+            // Not before: a training that cannot be resumed so is as it was.
+            plan.write(&place.folder)?;
+            done
+        }
         false => 0,
     };
     let mut watcher = Watcher::new(Stop::listen()?, done, steps);
@@ -182,7 +194,6 @@ fn plan(args: Args) -> Result<(Place, Plan), Failure> {
     let course = args.course.over(begun.course);
     let plan = Plan { recipe: begun.recipe, course };
     plan.check()?;
-    write(&path, &serde_json::to_vec_pretty(&plan).map_err(|error| named(&path, &error))?)?;
     Ok((place, plan))
 }
 
@@ -192,7 +203,8 @@ fn check_free(folder: &Path) -> Result<(), Failure> {
     if !checkpoints(folder.join("checkpoints"))?.is_empty() {
         return Err(taken("a training, which --resume goes on with,"));
     }
-    match folder.join("model.safetensors").exists() {
+    let weights = ["model.safetensors", "model.safetensors.index.json"];
+    match weights.iter().any(|name| folder.join(name).exists()) {
         true => Err(taken("a model")),
         false => Ok(()),
     }
@@ -212,11 +224,11 @@ fn resumed(given: PathBuf) -> Result<Place, Failure> {
 /// Begins a training's folder: its options, and the files of its model beside the weights.
 fn begin(
     folder: &Path,
-    recipe: &Recipe,
-    course: &Course,
+    plan: &Plan,
     kind: Objective,
     texts: &Texts,
 ) -> Result<Companions, Failure> {
+    let recipe = &plan.recipe;
     fs::create_dir_all(folder).map_err(|error| named(folder, &error))?;
     let files = match &recipe.init {
         Some(model) => companions(model)?,
@@ -225,10 +237,8 @@ fn begin(
     for (name, bytes) in &files {
         write(&folder.join(name), bytes)?;
     }
-    let plan = Plan { recipe: recipe.clone(), course: course.clone() };
-    let path = folder.join(RUN);
-    // Last: with it the folder can be resumed.
-    write(&path, &serde_json::to_vec_pretty(&plan).map_err(|error| named(&path, &error))?)?;
+    // Last: what is there without it was never a training.
+    plan.write(folder)?;
     Ok(files)
 }
 

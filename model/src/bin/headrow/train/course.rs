@@ -18,7 +18,7 @@ pub(super) struct Course {
     epochs: Option<u64>,
 
     /// Most minutes, those before a training was resumed included.
-    #[arg(long, value_name = "M")]
+    #[arg(long, value_name = "M", value_parser = minutes)]
     minutes: Option<f64>,
 
     /// Stop after so many validations without a lower loss; the model is then the best.
@@ -52,6 +52,12 @@ pub(super) struct Course {
     /// The type of the model's numbers. f32 if not given.
     #[arg(long, value_enum, value_name = "TYPE")]
     dtype: Option<Dtype>,
+}
+
+/// A number of minutes, which is none when it is infinite or negative.
+fn minutes(text: &str) -> Result<f64, String> {
+    let minutes = text.parse().ok().filter(|minutes: &f64| minutes.is_finite() && *minutes > 0.0);
+    minutes.ok_or_else(|| "expected a number above 0".to_owned())
 }
 
 /// The type of numbers in a file.
