@@ -154,10 +154,14 @@ impl CrossAttention {
         let (mut pair, mut stack) = take(stack, encoded.rows(), self.key_value.outputs());
         let identity = Activation::Identity;
         self.key_value.forward(call, encoded, identity, None, pair.reborrow(), &mut stack);
-        let pair = pair.as_ref();
-        let keys = self.shape.kv_heads * self.shape.d_k;
-        let (k, v) = (pair.columns(0..keys), pair.columns(keys..pair.cols()));
+        let (k, v) = self.halves(pair.as_ref());
         write(call.par, cache, segments, k, v);
+    }
+
+    /// K and V in \[K V\].
+    fn halves<'m>(&self, pair: Mat<'m>) -> (Mat<'m>, Mat<'m>) {
+        let keys = self.shape.kv_heads * self.shape.d_k;
+        (pair.columns(0..keys), pair.columns(keys..pair.cols()))
     }
 
     /// out ← MultiHead(x, encoded, encoded) + residual. Each segment's tokens see their whole source.

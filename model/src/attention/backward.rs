@@ -157,12 +157,6 @@ pub(crate) struct SourceRows<'a> {
 }
 
 impl CrossAttention {
-    /// K and V in \[K V\].
-    fn halves<'m>(&self, pair: Mat<'m>) -> (Mat<'m>, Mat<'m>) {
-        let keys = self.shape.kv_heads * self.shape.d_k;
-        (pair.columns(0..keys), pair.columns(keys..pair.cols()))
-    }
-
     /// out ← MultiHead(x, encoded, encoded) + residual as [`CrossAttention::forward`], from parameters.
     #[expect(clippy::too_many_arguments, reason = "the operands of the layer and what it keeps")]
     pub(crate) fn apply(
