@@ -207,6 +207,8 @@ fn options_of_the_shape_reach_the_model() {
         ("--tie none", "/read_out/tied", json!(false)),
         ("--heads 4 --kv-heads 2", "/decoder/kv_heads", json!(2)),
         ("--layers 2", "/encoder/layers", json!(2)),
+        ("--decoder-layers 2", "/decoder/layers", json!(2)),
+        ("--decoder-layers 2", "/encoder/layers", json!(1)),
         ("--d-model 12 --d-ff 20", "/decoder/d_ff", json!(20)),
     ];
     for (index, (options, field, expected)) in cases.into_iter().enumerate() {

@@ -205,7 +205,8 @@ impl<S: Copy> Search<S> {
         let step = self.live[0].log_probabilities.len();
         self.find_candidates(turn, step, rows)?;
         self.extend(turn, step);
-        if self.has_ended(turn, step + 1) {
+        self.drop_hopeless(turn, step + 1);
+        if self.has_ended(step + 1) {
             let best = self.ended.first().ok_or_else(|| turn.no_token(step))?;
             return Ok(Some(best.finish));
         }
@@ -304,8 +305,7 @@ impl<S: Copy> Search<S> {
     }
 
     fn is_wanted(&self, score: f64) -> bool {
-        let full = self.ended.len() == self.beam.stored();
-        !full || self.ended.last().is_some_and(|worst| score > worst.score)
+        self.worst_wanted().is_none_or(|worst| score > worst)
     }
 
     /// Puts an ended hypothesis in its place; of equal ones the older is the better.
@@ -317,20 +317,37 @@ impl<S: Copy> Search<S> {
         }
     }
 
+    /// Without the next live hypotheses, of `length` tokens, that cannot be among the answers however they go on. What they
+    /// kept out of the beam had a smaller Σ ln p still, so the answers are the same.
+    fn drop_hopeless(&mut self, turn: &Turn<'_>, length: usize) {
+        let Beam { early_stopping, length_penalty, .. } = self.beam;
+        if early_stopping != EarlyStopping::ByBound {
+            return;
+        }
+        let Some(worst) = self.worst_wanted() else { return };
+        let bound = |sum| length_penalty.bound(sum, length + 1, turn.span.max_new);
+        let hopeful = self.next.partition_point(|line| bound(line.sum) > worst);
+        self.spare.extend(self.next.drain(hopeful..));
+        self.parents.truncate(hopeful);
+    }
+
+    /// The score that another hypothesis has to beat, once as many as are stored have ended.
+    fn worst_wanted(&self) -> Option<f64> {
+        let full = self.ended.len() == self.beam.stored();
+        self.ended.last().filter(|_| full).map(|worst| worst.score)
+    }
+
     /// Whether the search is over, with next live hypotheses of `length` tokens.
-    fn has_ended(&self, turn: &Turn<'_>, length: usize) -> bool {
+    fn has_ended(&self, length: usize) -> bool {
         let Beam { early_stopping, length_penalty, .. } = self.beam;
         let Some(best) = self.next.first() else { return true };
-        let full = self.ended.len() == self.beam.stored();
-        let Some(worst) = self.ended.last().filter(|_| full) else { return false };
+        let Some(worst) = self.worst_wanted() else { return false };
         match early_stopping {
-            EarlyStopping::ByBound => {
-                length_penalty.bound(best.sum, length + 1, turn.span.max_new) <= worst.score
-            }
+            // Who is left may win.
+            EarlyStopping::ByBound | EarlyStopping::Never => false,
             EarlyStopping::FirstComplete => true,
             EarlyStopping::BestComplete => self.best_ended,
-            EarlyStopping::Heuristic => length_penalty.score(best.sum, length) <= worst.score,
-            EarlyStopping::Never => false,
+            EarlyStopping::Heuristic => length_penalty.score(best.sum, length) <= worst,
         }
     }
 

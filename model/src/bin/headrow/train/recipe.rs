@@ -49,7 +49,7 @@ pub(super) struct Recipe {
     pub(super) layout: Option<TextLayout>,
 
     /// Begin with the weights and the tokenizer of a model's folder; its shape is that model's.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["preset", "layers", "d_model", "heads", "kv_heads", "d_ff", "norm",
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["preset", "layers", "decoder_layers", "d_model", "heads", "kv_heads", "d_ff", "norm",
         "norm_kind", "activation", "gated", "positions", "tie", "tokenizer", "objective"])]
     pub(super) init: Option<PathBuf>,
 
@@ -60,6 +60,10 @@ pub(super) struct Recipe {
     /// N: layers of each stack.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) layers: Option<u16>,
+
+    /// Layers of the decoder behind an encoder; as many as --layers if not given.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(super) decoder_layers: Option<u16>,
 
     /// Features of a token.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -309,8 +313,11 @@ impl Recipe {
         if self.init.is_none() {
             self.preset.get_or_insert(Preset::Small);
             self.tokenizer.get_or_insert_with(|| "bpe:8000".to_owned());
-            self.objective.get_or_insert(Objective::Seq2seq);
-            self.layers.get_or_insert(shape.layers);
+            let objective = *self.objective.get_or_insert(Objective::Seq2seq);
+            let layers = *self.layers.get_or_insert(shape.layers);
+            if objective == Objective::Seq2seq {
+                self.decoder_layers.get_or_insert(layers);
+            }
             self.d_model.get_or_insert(shape.d_model);
             let heads = *self.heads.get_or_insert(shape.heads);
             self.kv_heads.get_or_insert(heads);

@@ -18,6 +18,10 @@ pub(super) fn config(
     tokenizer: &Tokenizer,
     special: &SpecialIds,
 ) -> Result<String, Failure> {
+    if recipe.decoder_layers.is_some() && recipe.objective != Some(Objective::Seq2seq) {
+        let problem = "--decoder-layers: only a model of pairs has a decoder behind an encoder";
+        return Err(Failure::Message(problem.to_owned()));
+    }
     match recipe.objective {
         Some(Objective::Masked) => masked(recipe, tokenizer, special),
         _ => general(recipe, tokenizer, special),
@@ -33,12 +37,12 @@ fn general(
     let size = |size: Option<u32>| size.unwrap_or(0) as usize;
     let (d_model, tie) = (size(recipe.d_model), recipe.tie.unwrap_or(Tie::All));
     let mut config = Config::general(d_model);
-    let stack = stack(recipe, tokenizer.vocabulary(), d_model);
+    let stack = |layers| stack(recipe, tokenizer.vocabulary(), d_model, layers);
     if recipe.objective == Some(Objective::Seq2seq) {
-        config.encoder = Some(stack.clone());
+        config.encoder = Some(stack(recipe.layers));
         config.special.decoder_start = Some(special.begin);
     }
-    config.decoder = Some(stack);
+    config.decoder = Some(stack(recipe.decoder_layers.or(recipe.layers)));
     (config.shared_words, config.read_out.tied) = match tie {
         Tie::All => (true, true),
         Tie::Target => (false, true),
@@ -50,7 +54,7 @@ fn general(
     Ok(config.to_json()?)
 }
 
-fn stack(recipe: &Recipe, vocabulary: usize, d_model: usize) -> StackConfig {
+fn stack(recipe: &Recipe, vocabulary: usize, d_model: usize, layers: Option<u16>) -> StackConfig {
     let size = |size: Option<u32>| size.unwrap_or(0) as usize;
     let mut input = TokenInput::paper(vocabulary, d_model);
     let places = recipe.positions.unwrap_or(Places::Sinusoidal);
@@ -61,7 +65,7 @@ fn stack(recipe: &Recipe, vocabulary: usize, d_model: usize) -> StackConfig {
         }
         Places::Rotary | Places::Buckets | Places::Alibi => Positions::None,
     };
-    let (layers, heads) = (recipe.layers.unwrap_or(0).into(), size(recipe.heads));
+    let (layers, heads) = (layers.unwrap_or(0).into(), size(recipe.heads));
     let input = Input::Tokens(input);
     let mut stack = StackConfig::paper(input, layers, d_model, heads, size(recipe.d_ff));
     stack.kv_heads = size(recipe.kv_heads);
