@@ -302,6 +302,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// What is wrong with a field of the generation options.
+    pub(crate) fn generation(field: &'static str, problem: impl ToString) -> Error {
+        Error::GenerationOption { field, problem: problem.to_string() }
+    }
+
     /// The same error about text `text`, when it does not say so itself.
     #[cfg(feature = "tokenizers")]
     pub(crate) fn of_text(self, text: usize) -> Error {

@@ -10,7 +10,7 @@
 //! |---|---|
 //! | requests, steps, batches | `generator.rs`, `stream.rs` |
 //! | greedy search and sampling, one sequence each | `single.rs`, `sampling.rs`, `random.rs` |
-//! | beam search and length penalties | `beam.rs`, `length.rs` |
+//! | beam search and length penalties | `beam.rs`, `search.rs`, `length.rs` |
 //! | what may not, or must, come next | `constraint.rs` |
 //! | stop strings and text in pieces | `stop.rs` |
 //! | the caller's own code: logits, text, progress | `hooks.rs` |
@@ -27,6 +27,7 @@ mod options;
 pub(crate) mod random;
 mod result;
 mod sampling;
+mod search;
 mod select;
 mod single;
 mod stop;

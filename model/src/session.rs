@@ -8,6 +8,7 @@ pub(crate) mod check;
 mod decode;
 mod encode;
 mod generate;
+mod memory;
 mod options;
 mod pages;
 pub(crate) mod places;

@@ -1,11 +1,12 @@
 //! Requests over one model: each is added with its prompt, they take steps together and drop out one by one.
 
 use super::StepModel;
-use super::beam::Search;
+
 use super::hooks::Hooks;
 use super::line::{Turn, Work};
-use super::options::{GenerationOptions, Span, Strategy, refused};
+use super::options::{GenerationOptions, Span, Strategy};
 use super::result::{Finish, Generated, Progress};
+use super::search::Search;
 use super::single::Single;
 use super::stop::StopStrings;
 use crate::error::{Error, Result};
@@ -165,7 +166,7 @@ impl<S: Copy> Generator<S> {
         let span = options.span(number, tokens.len(), self.limits.tokens)?;
         self.check_room(options)?;
         if !options.stop_strings.is_empty() && hooks.detokenizer(number).is_none() {
-            return Err(refused("stop_strings", "there is no detokenizer to find them"));
+            return Err(Error::generation("stop_strings", "there is no detokenizer to find them"));
         }
         let request = self.start(number, sequence, tokens, options, span, hooks)?;
         self.requests.push(request);

@@ -158,11 +158,6 @@ pub(crate) struct Span {
     pub(crate) max_new: usize,
 }
 
-/// The error about a field.
-pub(crate) fn refused(field: &'static str, problem: impl ToString) -> Error {
-    Error::GenerationOption { field, problem: problem.to_string() }
-}
-
 impl GenerationOptions {
     /// Everything that can be said against the options without a prompt.
     ///
@@ -174,16 +169,16 @@ impl GenerationOptions {
         let penalty = self.repetition_penalty;
         if !(penalty > 0.0 && penalty.is_finite()) {
             let problem = format!("must be above 0 and finite, found {penalty}");
-            return Err(refused("repetition_penalty", problem));
+            return Err(Error::generation("repetition_penalty", problem));
         }
         if self.max_new_tokens == Some(0) {
-            return Err(refused("max_new_tokens", "must not be 0"));
+            return Err(Error::generation("max_new_tokens", "must not be 0"));
         }
         if self.stop_strings.iter().any(String::is_empty) {
-            return Err(refused("stop_strings", "one of them is empty"));
+            return Err(Error::generation("stop_strings", "one of them is empty"));
         }
         if self.bad_words.iter().any(Vec::is_empty) {
-            return Err(refused("bad_words", "one of them is empty"));
+            return Err(Error::generation("bad_words", "one of them is empty"));
         }
         inside("forced_first", &self.forced_first, vocabulary)?;
         inside("forced_last", &self.forced_last, vocabulary)?;
@@ -208,7 +203,7 @@ impl GenerationOptions {
         let longest = tokens.min(self.max_length.unwrap_or(tokens));
         if prompt >= longest {
             let problem = format!("{longest} leaves no room after a prompt of {prompt} tokens");
-            return Err(refused("max_length", problem));
+            return Err(Error::generation("max_length", problem));
         }
         let room = longest - prompt;
         Ok(Span { prompt, max_new: room.min(self.max_new_tokens.unwrap_or(room)) })
@@ -229,7 +224,10 @@ fn inside<'a>(
     vocabulary: usize,
 ) -> Result<()> {
     match ids.into_iter().find(|&&id| id as usize >= vocabulary) {
-        Some(id) => Err(refused(field, format!("{id} is not below the vocabulary's {vocabulary}"))),
+        Some(id) => Err(Error::generation(
+            field,
+            format!("{id} is not below the vocabulary's {vocabulary}"),
+        )),
         None => Ok(()),
     }
 }

@@ -1,9 +1,8 @@
 //! A random token: temperature, top-k, top-p, min-p.
 
-use super::options::refused;
 use super::random::uniform;
 use super::select::{Scored, top_k};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use headrow_kernels::rows::math;
 use headrow_kernels::{Cpu, MatMut, Par};
 
@@ -66,13 +65,16 @@ impl Sampling {
     pub(crate) fn check(&self) -> Result<()> {
         if !(self.temperature >= 0.0 && self.temperature.is_finite()) {
             let problem = format!("must be 0 or above and finite, found {}", self.temperature);
-            return Err(refused("temperature", problem));
+            return Err(Error::generation("temperature", problem));
         }
         if self.top_p.is_nan() {
-            return Err(refused("top_p", "must be a number"));
+            return Err(Error::generation("top_p", "must be a number"));
         }
         if !(0.0..=1.0).contains(&self.min_p) {
-            return Err(refused("min_p", format!("must be from 0 to 1, found {}", self.min_p)));
+            return Err(Error::generation(
+                "min_p",
+                format!("must be from 0 to 1, found {}", self.min_p),
+            ));
         }
         Ok(())
     }
