@@ -200,7 +200,7 @@ pub fn gemm<'a>(
 ) {
     let (a, b) = (a.into(), b.into());
     let ((m, k), (_, n)) = (a.shape(), b.shape());
-    let mut blocking = Blocking::new(cpu, par.threads(), m, n, k);
+    let mut blocking = Blocking::of(cpu, par.threads(), a.kind(), m, n, k);
     if par.cancel().is_some() {
         blocking = blocking.in_short_chunks(cpu, k);
     }
@@ -223,7 +223,7 @@ pub fn gemm_scratch(
     left: LeftKind,
     right: RightKind,
 ) -> Need {
-    let blocking = Blocking::new(cpu, threads, m, n, k);
+    let blocking = Blocking::of(cpu, threads, left, m, n, k);
     gemm_blocked_scratch(cpu, &blocking, threads, m, n, k, left, right)
 }
 

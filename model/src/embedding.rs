@@ -4,7 +4,7 @@
 mod backward;
 
 #[cfg(feature = "train")]
-pub(crate) use backward::EmbeddingKept;
+pub(crate) use backward::{EmbeddingKept, PackedWords};
 
 use crate::config::TokenInput;
 use crate::linear::{Call, Linear, room, take};

@@ -1,5 +1,6 @@
 //! Block sizes: chosen for the caches and the shape, injectable by tests.
 
+use super::LeftKind;
 use crate::cpu::Cpu;
 
 /// How a product is cut into chunks for the workers and blocks for the caches.
@@ -10,7 +11,8 @@ use crate::cpu::Cpu;
 pub struct Blocking {
     /// Rows of a block of A: the block should stay in the second-level cache.
     pub mc: usize,
-    /// Depth of a block: `kc` rows of a panel of B, and as many values of each row of A, share the first level.
+    /// Depth of a block: `kc` rows of a panel of B, and as many values of each row of A, share the first level. With a
+    /// transposed A, an unpacked B is packed in pieces of this depth too.
     pub kc: usize,
     /// Columns of an unpacked B that are packed at a time (rounded up to whole panels).
     pub nc: usize,
@@ -24,6 +26,9 @@ pub struct Blocking {
 
 /// Depth beyond which a product is done in parts: the running sums are stored and loaded once per part.
 const KC: usize = 1024;
+/// The same when A is transposed: a copied block is then wide enough to be filled by whole cache lines, and a panel of B stays in the
+/// first level beside it.
+const KC_TRANSPOSED: usize = 384;
 /// Multiply-adds that one thread does sooner than it could share them out.
 const WORTH_SHARING: usize = 1 << 17;
 /// Multiply-adds in about half a millisecond of one core.
@@ -32,9 +37,19 @@ const SHORT: usize = 1 << 25;
 const ROWS_PER_READ: usize = 24;
 /// Chunks per worker: enough that a late or slow one leaves little for the others to wait for.
 const CHUNKS_PER_WORKER: usize = 4;
+/// The same when A is transposed: each chunk copies its block of A.
+const CHUNKS_TRANSPOSED: usize = 2;
 
 impl Blocking {
-    /// The sizes that [`gemm`](super::gemm) uses for an m × n × k product on up to `threads` workers.
+    /// The sizes that [`gemm`](super::gemm) uses for an m × n × k product on up to `threads` workers, A as it is or transposed.
+    pub fn of(cpu: Cpu, threads: usize, left: LeftKind, m: usize, n: usize, k: usize) -> Blocking {
+        match left {
+            LeftKind::Plain => Blocking::new(cpu, threads, m, n, k),
+            LeftKind::Transposed => Blocking::transposed(cpu, threads, m, n, k),
+        }
+    }
+
+    /// [`Blocking::of`] a plain A.
     pub fn new(cpu: Cpu, threads: usize, m: usize, n: usize, k: usize) -> Blocking {
         let (mr, nr) = (cpu.table.gemm.mr, cpu.table.gemm.nr);
         let caches = cpu.caches();
@@ -53,6 +68,25 @@ impl Blocking {
             let chunks = (threads * CHUNKS_PER_WORKER).min(work / WORTH_SHARING + 1);
             chunk_rows = mc;
             chunk_cols = n.div_ceil(chunks.div_ceil(m.div_ceil(mc)));
+        }
+        Blocking { mc, kc, nc, chunk_rows, chunk_cols, direct_rows: 2 * mr }.checked(cpu)
+    }
+
+    /// [`Blocking::of`] a transposed A, as gradients of weights have it: k counts tokens. Blocks of A are copied, so a block
+    /// meets as many columns as can be, and the depth is cut first: B is packed piece by piece of it.
+    fn transposed(cpu: Cpu, threads: usize, m: usize, n: usize, k: usize) -> Blocking {
+        let mr = cpu.table.gemm.mr;
+        let l2 = cpu.caches().l2 / size_of::<f32>();
+        let kc = k.div_ceil(k.div_ceil(KC_TRANSPOSED).max(1)).next_multiple_of(8);
+        let mc = (l2 / 2 / kc.max(1) / mr * mr).clamp(4 * mr, 32 * mr);
+        // What does not fit the second level beside A comes from the last one, once for each block of A.
+        let nc = 2 * l2 / kc.max(1);
+        let (mut chunk_rows, mut chunk_cols) = (m, n);
+        let work = m.saturating_mul(n).saturating_mul(k);
+        if threads > 1 && work > WORTH_SHARING {
+            let chunks = (threads * CHUNKS_TRANSPOSED).min(work / WORTH_SHARING + 1);
+            chunk_rows = m.div_ceil(chunks).next_multiple_of(mr).clamp(8 * mr, mc.max(8 * mr));
+            chunk_cols = n.div_ceil(chunks.div_ceil(m.div_ceil(chunk_rows)));
         }
         Blocking { mc, kc, nc, chunk_rows, chunk_cols, direct_rows: 2 * mr }.checked(cpu)
     }

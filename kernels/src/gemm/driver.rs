@@ -1,10 +1,11 @@
 //! The loops around the kernel.
 
-use super::packed::{GROUP, pack_plain, pack_transposed, transpose};
+use super::packed::{GROUP, pack_panels, transpose};
 use super::{Blocking, Epilogue, Left, LeftKind, Right, RightKind, Write};
 use crate::arch::{Distance, TileArgs};
 use crate::cpu::Cpu;
 use crate::par::Par;
+use crate::rows::activation::Activation;
 use crate::scratch::{Need, Stack};
 use crate::view::{Mat, MatMut};
 use std::ops::Range;
@@ -14,6 +15,9 @@ use std::ops::Range;
 const FAR: usize = (640 << 10) / size_of::<f32>();
 /// A B of which so many would fill the last cache is taken to come from main memory: it is one of a model's many.
 const LAYERS: usize = 16;
+/// What follows a part of the depth that is not the last.
+const NO_EPILOGUE: Epilogue<'static> =
+    Epilogue { alpha: None, bias: None, activation: Activation::Identity, residual: None };
 /// Bytes of C that are finished while they are still near.
 const STRIP: usize = 96 << 10;
 
@@ -22,6 +26,16 @@ const STRIP: usize = 96 << 10;
 enum Rows<'a> {
     Plain(Mat<'a>),
     Transposed(Mat<'a>),
+}
+
+impl<'a> Rows<'a> {
+    /// Some columns of A.
+    fn depth(self, p: Range<usize>) -> Rows<'a> {
+        match self {
+            Rows::Plain(a) => Rows::Plain(a.columns(p)),
+            Rows::Transposed(at) => Rows::Transposed(at.rows_range(p)),
+        }
+    }
 }
 
 /// Where some columns of B lie: element \[p, j\] at `base + (j / nr)·panel + p·ldb + j mod nr`, j counted
@@ -105,28 +119,22 @@ pub(super) fn run(
         }
         Right::Plain(_) | Right::Transposed(_) => {
             let nc = blocking.nc.min(n.next_multiple_of(nr));
-            let (memory, mut stack) = stack.take::<f32>(k * nc);
+            let depth = packed_depth(blocking, k, a.kind());
+            let (memory, mut stack) = stack.take::<f32>(depth * nc);
             for first in (0..n).step_by(nc) {
-                let n = nc.min(n - first);
-                // Phase 1: the workers pack panels of these columns.
-                let panels = n.div_ceil(nr);
-                let panels_of = MatMut::new(memory, panels, k * nr);
-                par.for_rows(panels_of, 1, &|panel, mut out| {
-                    let columns = first + panel * nr..first + n.min((panel + 1) * nr);
-                    let out = out.row_mut(0);
-                    match b {
-                        Right::Plain(b) => pack_plain(b.columns(columns), nr, out),
-                        Right::Transposed(bt) => {
-                            pack_transposed(cpu, bt.rows_range(columns), out);
-                        }
-                        Right::Packed(_) => unreachable!("handled above"),
-                    }
-                });
-                // Phase 2: they multiply by them.
-                let b = Columns { base: memory.as_ptr(), ldb: nr, panel: k * nr };
-                Product { b, first, n, ..product }.share_out(par, &mut stack);
+                let columns = first..n.min(first + nc);
+                product.by_depth(par, b, columns, depth, memory, &mut stack);
             }
         }
+    }
+}
+
+/// Depth of the pieces in which an unpacked B is packed.
+fn packed_depth(blocking: &Blocking, k: usize, left: LeftKind) -> usize {
+    match left {
+        LeftKind::Plain => k,
+        // Its blocks are copied for each piece of columns, so that pieces are wide and not deep.
+        LeftKind::Transposed => blocking.kc.min(k),
     }
 }
 
@@ -162,7 +170,8 @@ pub(super) fn scratch(
         RightKind::Plain | RightKind::Transposed => {
             let nr = cpu.table.gemm.nr;
             let nc = n.checked_next_multiple_of(nr).map_or(blocking.nc, |n| n.min(blocking.nc));
-            Need::of::<f32>(k.checked_mul(nc).expect("scratch size overflows"))
+            let depth = packed_depth(blocking, k, left);
+            Need::of::<f32>(depth.checked_mul(nc).expect("scratch size overflows"))
         }
     };
     packed_b.and(block_of_a(blocking, m, k, left).times(threads.max(1)))
@@ -175,13 +184,60 @@ fn block_of_a(blocking: &Blocking, m: usize, k: usize, left: LeftKind) -> Need {
         LeftKind::Plain => Need::NONE,
         LeftKind::Transposed => {
             let rows = blocking.mc.min(m);
-            let depth = blocking.kc.min(k).next_multiple_of(GROUP);
-            Need::of::<f32>(rows.checked_mul(depth).expect("scratch size overflows"))
+            let stride = copied_stride(blocking.kc.min(k));
+            Need::of::<f32>(rows.checked_mul(stride).expect("scratch size overflows"))
         }
     }
 }
 
-impl Product<'_> {
+/// From one row of a copied block of A to the next: room for whole groups, and an odd number of cache lines, so that the same column of
+/// many rows does not fall on the same few places of a cache.
+fn copied_stride(depth: usize) -> usize {
+    const LINE: usize = 64 / size_of::<f32>();
+    const { assert!(LINE.is_multiple_of(GROUP)) };
+    (depth.div_ceil(LINE) | 1) * LINE
+}
+
+impl<'a> Product<'a> {
+    /// Some columns of the product with an unpacked B, of which `depth` rows are packed at a time.
+    #[track_caller]
+    fn by_depth(
+        &self,
+        par: Par<'_>,
+        b: Right<'_>,
+        columns: Range<usize>,
+        depth: usize,
+        memory: &mut [f32],
+        stack: &mut Stack<'_>,
+    ) {
+        let nr = self.cpu.table.gemm.nr;
+        let mut p = 0;
+        loop {
+            let k = depth.min(self.k - p);
+            // Phase 1: the workers pack panels of these columns.
+            pack_panels(self.cpu, par, b, p..p + k, columns.clone(), memory);
+            // Phase 2: they multiply by them.
+            let last = p + k == self.k;
+            let part = Product {
+                k,
+                n: columns.len(),
+                first: columns.start,
+                a: self.a.depth(p..p + k),
+                b: Columns { base: memory.as_ptr(), ldb: nr, panel: k * nr },
+                accumulate: self.accumulate || p > 0,
+                // It was written a moment ago.
+                from: distance(self.cpu, columns.len() * k),
+                epilogue: if last { self.epilogue } else { &NO_EPILOGUE },
+                ..*self
+            };
+            part.share_out(par, stack);
+            if last {
+                break;
+            }
+            p += k;
+        }
+    }
+
     /// Cuts C into chunks, which the workers claim.
     #[track_caller]
     fn share_out(&self, par: Par<'_>, stack: &mut Stack<'_>) {
@@ -212,13 +268,13 @@ impl Product<'_> {
                 let k = kc.min(self.k - p);
                 let (block, _) = match self.a {
                     Rows::Plain(_) => stack.take::<f32>(0),
-                    Rows::Transposed(_) => stack.take::<f32>(m * k.next_multiple_of(GROUP)),
+                    Rows::Transposed(_) => stack.take::<f32>(m * copied_stride(k)),
                 };
                 let (a, lda) = match self.a {
                     // SAFETY: row i and column p lie inside A, or A is empty and nothing is read.
                     Rows::Plain(a) => (a.as_ptr().wrapping_add(i * a.stride() + p), a.stride()),
                     Rows::Transposed(at) => {
-                        let lda = k.next_multiple_of(GROUP);
+                        let lda = copied_stride(k);
                         transpose(self.cpu, at.rows_range(p..p + k).columns(i..i + m), lda, block);
                         (block.as_ptr(), lda)
                     }

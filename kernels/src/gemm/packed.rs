@@ -1,11 +1,14 @@
 //! B in panels: what the kernels read as one stream.
 
+use super::Right;
 use crate::arch::PackArgs;
 use crate::cpu::Cpu;
+use crate::par::Par;
 use crate::scratch::ALIGN;
-use crate::view::Mat;
+use crate::view::{Mat, MatMut};
 use aligned_vec::{AVec, ConstAlign};
 use std::fmt;
+use std::ops::Range;
 
 /// A right operand B, k × n, packed for one instruction set.
 ///
@@ -86,6 +89,24 @@ impl PackedB {
         }
     }
 
+    /// Overwrites all of it with B as it is or transposed, the panels shared out among the workers: for weights that change, as those
+    /// in training do. Allocates nothing.
+    ///
+    /// # Panics
+    /// When B has another shape, or is packed itself.
+    #[track_caller]
+    pub fn refill<'b>(&mut self, par: Par<'_>, b: impl Into<Right<'b>>) {
+        let b = b.into();
+        let (k, n) = b.shape();
+        assert!(
+            (k, n) == (self.k, self.n),
+            "a {k}×{n} matrix for a packed {}×{} matrix",
+            self.k,
+            self.n
+        );
+        pack_panels(self.cpu, par, b, 0..k, 0..n, &mut self.data);
+    }
+
     /// Depth: rows of B.
     pub fn k(&self) -> usize {
         self.k
@@ -148,8 +169,47 @@ impl fmt::Debug for PackedB {
 /// Rows of Aᵀ that are transposed at a time: a width that every packing kernel has.
 pub(super) const GROUP: usize = 8;
 
+/// Panels that are packed together: a row of B is then read in long pieces.
+const PANELS: usize = 4;
+
+/// Panels of some rows and columns of an unpacked B, shared out among the workers.
+#[track_caller]
+pub(super) fn pack_panels(
+    cpu: Cpu,
+    par: Par<'_>,
+    b: Right<'_>,
+    depth: Range<usize>,
+    columns: Range<usize>,
+    memory: &mut [f32],
+) {
+    let nr = cpu.table.gemm.nr;
+    let panels = MatMut::new(memory, columns.len().div_ceil(nr), depth.len() * nr);
+    par.for_rows(panels, PANELS, &|panel, mut out| {
+        let first = columns.start + panel * nr;
+        let columns = first..columns.end.min(first + out.rows() * nr);
+        match b {
+            Right::Plain(b) => {
+                pack_panels_plain(b.rows_range(depth.clone()).columns(columns), nr, out);
+            }
+            Right::Transposed(bt) => {
+                for (panel, first) in columns.clone().step_by(nr).enumerate() {
+                    let columns = first..columns.end.min(first + nr);
+                    let bt = bt.rows_range(columns).columns(depth.clone());
+                    pack_transposed(cpu, bt, out.row_mut(panel));
+                }
+            }
+            Right::Packed(_) => panic!("a packed matrix is not packed again"),
+        }
+    });
+}
+
 /// One panel of a plain B: `b` is its k × (≤ nr) columns; the rest of each row becomes zero.
-pub(crate) fn pack_plain(b: Mat<'_>, nr: usize, out: &mut [f32]) {
+fn pack_plain(b: Mat<'_>, nr: usize, out: &mut [f32]) {
+    pack_panels_plain(b, nr, MatMut::new(out, 1, b.rows() * nr));
+}
+
+/// Neighbouring panels of a plain B, each a row of `out`; what is left of the last panel's rows becomes zero.
+fn pack_panels_plain(b: Mat<'_>, nr: usize, out: MatMut<'_>) {
     match nr {
         8 => pack_rows_of::<8>(b, out),
         16 => pack_rows_of::<16>(b, out),
@@ -158,17 +218,28 @@ pub(crate) fn pack_plain(b: Mat<'_>, nr: usize, out: &mut [f32]) {
     }
 }
 
-/// [`pack_plain`] for panels of NR: whole rows are moved in registers, without a call.
-fn pack_rows_of<const NR: usize>(b: Mat<'_>, out: &mut [f32]) {
-    let (out, _) = out.as_chunks_mut::<NR>();
-    for (p, out) in out.iter_mut().enumerate().take(b.rows()) {
-        let row = b.row(p);
-        match row.first_chunk() {
-            Some(whole) => *out = *whole,
-            None => {
-                out[..row.len()].copy_from_slice(row);
-                out[row.len()..].fill(0.0);
+/// [`pack_panels_plain`] for panels of NR: whole rows are moved in registers, without a call, and B is read row by row, as
+/// it lies.
+fn pack_rows_of<const NR: usize>(b: Mat<'_>, mut out: MatMut<'_>) {
+    let (k, whole, rest) = (b.rows(), b.cols() / NR, b.cols() % NR);
+    assert!(out.rows() == b.cols().div_ceil(NR) && out.cols() == k * NR);
+    let (from, to) = (b.as_ptr().cast::<[f32; NR]>(), out.as_mut_ptr().cast::<[f32; NR]>());
+    let (down, across) = (b.stride(), out.stride());
+    for p in 0..k {
+        for panel in 0..whole {
+            // SAFETY: NR columns of row p of B, and row p of a panel: both inside (just asserted), and apart.
+            unsafe {
+                let from = from.byte_add(size_of::<f32>() * (p * down)).add(panel);
+                let to = to.byte_add(size_of::<f32>() * (panel * across)).add(p);
+                to.write_unaligned(from.read_unaligned());
             }
+        }
+    }
+    if rest > 0 {
+        let (last, _) = out.row_mut(whole).as_chunks_mut::<NR>();
+        for (p, out) in last.iter_mut().enumerate() {
+            out[..rest].copy_from_slice(&b.row(p)[whole * NR..]);
+            out[rest..].fill(0.0);
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::position::PositionTable;
 use crate::sublayer::Norm;
 use crate::train::pass::{TrainingPass, grown};
 use headrow_kernels::{
-    Activation, Cpu, Epilogue, Left, LeftKind, Lookup, Mat, MatMut, Moments, Need, Right,
+    Activation, Cpu, Epilogue, Left, LeftKind, Lookup, Mat, MatMut, Moments, Need, PackedB, Right,
     RightKind, Stack, Write, add_column_sums, dropout, embed_backward, gemm, gemm_scratch,
 };
 use std::ops::Range;
@@ -271,15 +271,15 @@ impl ReadOut {
         &self,
         call: Call<'_>,
         parameters: &[f32],
+        words: &PackedWords,
         x: Mat<'_>,
         out: MatMut<'_>,
         stack: &mut Stack<'_>,
     ) {
-        let words = Right::Transposed(table(&parameters[self.words.place()], x.cols()));
         let bias = self.bias.as_ref().map(|bias| &parameters[bias.place.clone()]);
         let alpha = (self.scale != 1.0).then_some(self.scale);
         let epilogue = Epilogue { alpha, bias, ..Epilogue::default() };
-        gemm(call.cpu, call.par, x, words, Write::Replace, &epilogue, out, stack);
+        gemm(call.cpu, call.par, x, &words.across, Write::Replace, &epilogue, out, stack);
     }
 
     /// dx ← scale·d·E, dE += scale·dᵀx and db += Σ d, from the gradient d of the scores, which is overwritten.
@@ -290,7 +290,7 @@ impl ReadOut {
     pub(crate) fn score_backward(
         &self,
         call: Call<'_>,
-        parameters: &[f32],
+        words: &PackedWords,
         x: Mat<'_>,
         mut d: MatMut<'_>,
         dx: MatMut<'_>,
@@ -305,9 +305,8 @@ impl ReadOut {
             (0..d.rows()).for_each(|i| d.row_mut(i).iter_mut().for_each(|d| *d *= self.scale));
         }
         let (d, place, epilogue) = (d.as_ref(), self.words.place(), Epilogue::default());
-        let words = table(&parameters[place.clone()], x.cols());
-        gemm(cpu, par, d, words, Write::Replace, &epilogue, dx, stack);
-        let d_words = MatMut::new(&mut gradients[place], words.rows(), x.cols());
+        gemm(cpu, par, d, &words.down, Write::Replace, &epilogue, dx, stack);
+        let d_words = MatMut::new(&mut gradients[place], d.cols(), x.cols());
         let (left, add) = (Left::Transposed(d), Write::Accumulate);
         gemm(cpu, par, left, x, add, &epilogue, d_words, stack);
     }
@@ -321,9 +320,43 @@ impl ReadOut {
         width: usize,
     ) -> Need {
         let v = self.words.place().len() / width.max(1);
-        let plain = LeftKind::Plain;
-        let on = gemm_scratch(cpu, threads, rows, v, width, plain, RightKind::Transposed);
-        let back = gemm_scratch(cpu, threads, rows, width, v, plain, RightKind::Plain);
-        on.or(back).or(weight_scratch(cpu, threads, rows, v, width))
+        let packed =
+            |n, k| gemm_scratch(cpu, threads, rows, n, k, LeftKind::Plain, RightKind::Packed);
+        packed(v, width).or(packed(width, v)).or(weight_scratch(cpu, threads, rows, v, width))
+    }
+}
+
+/// The words' matrix E, v × width, packed for both products with it: scores come from some rows at a time, and each block of rows meets all
+/// words.
+#[derive(Debug)]
+pub(crate) struct PackedWords {
+    /// Eᵀ, for the scores.
+    across: PackedB,
+    /// E, for the way back.
+    down: PackedB,
+}
+
+impl PackedWords {
+    /// For the words of a read-out that reads `width` features.
+    pub(crate) fn new(cpu: Cpu, read_out: &ReadOut, width: usize) -> PackedWords {
+        let v = read_out.words.place().len() / width.max(1);
+        PackedWords { across: PackedB::zeroed(cpu, width, v), down: PackedB::zeroed(cpu, v, width) }
+    }
+
+    /// Bytes that it takes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.across.bytes() + self.down.bytes()
+    }
+
+    /// Packs the words as they are now for [`ReadOut::score`].
+    pub(crate) fn refill(&mut self, call: Call<'_>, read_out: &ReadOut, parameters: &[f32]) {
+        let words = table(&parameters[read_out.words.place()], self.across.k());
+        self.across.refill(call.par, Right::Transposed(words));
+    }
+
+    /// The same for [`ReadOut::score_backward`] too.
+    pub(crate) fn refill_both(&mut self, call: Call<'_>, read_out: &ReadOut, parameters: &[f32]) {
+        self.refill(call, read_out, parameters);
+        self.down.refill(call.par, table(&parameters[read_out.words.place()], self.across.k()));
     }
 }

@@ -3,7 +3,7 @@
 use super::loss::Loss;
 use super::options::Limits;
 use super::pass::{TrainingPass, grown};
-use crate::embedding::ReadOut;
+use crate::embedding::{PackedWords, ReadOut};
 use crate::head::{MaskedLm, MaskedLmKept};
 use crate::linear::room;
 use crate::transformer::Transformer;
@@ -39,6 +39,7 @@ pub(super) struct AnswerKept {
     /// What the words' matrix reads, where that is not the last states.
     read: Vec<f32>,
     d_read: Vec<f32>,
+    words: Option<PackedWords>,
     scores: Vec<f32>,
     losses: Vec<TokenLoss>,
 }
@@ -172,6 +173,7 @@ impl AnswerKept {
             masked,
             read: vec![0.0; read],
             d_read: vec![0.0; read],
+            words: Some(PackedWords::new(limits.cpu, answer.read_out(), answer.width())),
             scores: vec![0.0; block * answer.vocabulary()],
             losses: vec![TokenLoss::default(); block],
         }
@@ -181,7 +183,8 @@ impl AnswerKept {
     pub(super) fn bytes(&self) -> usize {
         let masked = self.masked.as_ref().map_or(0, MaskedLmKept::bytes);
         let read = grown(&self.read) + grown(&self.d_read);
-        masked + read + grown(&self.scores) + grown(&self.losses)
+        let words = self.words.as_ref().map_or(0, PackedWords::bytes);
+        masked + read + words + grown(&self.scores) + grown(&self.losses)
     }
 
     /// Scores of all rows.
@@ -193,8 +196,11 @@ impl AnswerKept {
         out: MatMut<'_>,
         stack: &mut Stack<'_>,
     ) {
-        let x = answer.transform(pass, states, &mut self.masked, &mut self.read, stack);
-        answer.read_out().score(pass.call, pass.parameters, x, out, stack);
+        let AnswerKept { masked, read, words, .. } = self;
+        let x = answer.transform(pass, states, masked, read, stack);
+        let (call, parameters, words) = (pass.call, pass.parameters, packed(words));
+        words.refill(call, answer.read_out(), parameters);
+        answer.read_out().score(call, parameters, words, x, out, stack);
     }
 
     /// The losses of the labels.
@@ -207,16 +213,18 @@ impl AnswerKept {
         labels: &[Option<u32>],
         stack: &mut Stack<'_>,
     ) -> Loss {
-        let AnswerKept { masked, read, scores, losses, .. } = self;
+        let AnswerKept { masked, read, words, scores, losses, .. } = self;
         let x = answer.transform(pass, states, masked, read, stack);
-        let (call, v) = (pass.call, answer.vocabulary());
+        let (call, v, parameters) = (pass.call, answer.vocabulary(), pass.parameters);
+        let (read_out, words) = (answer.read_out(), packed(words));
+        words.refill(call, read_out, parameters);
         let mut loss = Loss::default();
         for rows in blocks(states.rows(), answer.block(losses.len())) {
             let (labels, count) = (&labels[rows.clone()], rows.len());
             let losses = &mut losses[..count];
             let mut scores = MatMut::new(&mut scores[..count * v], count, v);
             let x = x.rows_range(rows);
-            answer.read_out().score(call, pass.parameters, x, scores.reborrow(), stack);
+            read_out.score(call, parameters, words, x, scores.reborrow(), stack);
             cross_entropy(call.cpu, call.par, how, scores.as_ref(), labels, losses);
             add_up(&mut loss, labels, losses);
         }
@@ -236,24 +244,25 @@ impl AnswerKept {
         gradients: &mut [f32],
         stack: &mut Stack<'_>,
     ) -> Loss {
-        let AnswerKept { masked, read, d_read, scores, losses } = self;
+        let AnswerKept { masked, read, d_read, words, scores, losses } = self;
         let x = answer.transform(pass, states, masked, read, stack);
         let (call, v, width, all) = (pass.call, answer.vocabulary(), answer.width(), states.rows());
         let mut d_x = match answer.transforms() {
             true => MatMut::new(&mut d_read[..all * width], all, width),
             false => d.reborrow(),
         };
+        let (read_out, parameters, words) = (answer.read_out(), pass.parameters, packed(words));
+        words.refill_both(call, read_out, parameters);
         let mut loss = Loss::default();
         for rows in blocks(all, answer.block(losses.len())) {
             let (labels, count) = (&labels[rows.clone()], rows.len());
             let losses = &mut losses[..count];
             let mut scores = MatMut::new(&mut scores[..count * v], count, v);
             let (x, d_x) = (x.rows_range(rows.clone()), d_x.reborrow().rows_range(rows));
-            let (read_out, parameters) = (answer.read_out(), pass.parameters);
-            read_out.score(call, parameters, x, scores.reborrow(), stack);
+            read_out.score(call, parameters, words, x, scores.reborrow(), stack);
             cross_entropy_backward(call.cpu, call.par, how, 1.0, scores.reborrow(), labels, losses);
             add_up(&mut loss, labels, losses);
-            read_out.score_backward(call, parameters, x, scores, d_x, gradients, stack);
+            read_out.score_backward(call, words, x, scores, d_x, gradients, stack);
         }
         if answer.transforms() {
             let d_read = Mat::new(&d_read[..all * width], all, width);
@@ -263,9 +272,15 @@ impl AnswerKept {
     }
 }
 
-/// Rows in blocks, from the first on.
-fn blocks(rows: usize, block: usize) -> impl Iterator<Item = Range<usize>> {
-    (0..rows).step_by(block.max(1)).map(move |first| first..rows.min(first + block))
+/// The words of an answer that there is.
+fn packed(words: &mut Option<PackedWords>) -> &mut PackedWords {
+    words.as_mut().expect("made with the answer")
+}
+
+/// Rows in equal blocks of at most so many, from the first on.
+fn blocks(rows: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
+    let block = rows.div_ceil(rows.div_ceil(most.max(1)).max(1)).max(1);
+    (0..rows).step_by(block).map(move |first| first..rows.min(first + block))
 }
 
 fn add_up(loss: &mut Loss, labels: &[Option<u32>], losses: &[TokenLoss]) {
