@@ -35,6 +35,8 @@ pub(crate) struct TileArgs {
     pub(crate) accumulate: bool,
     /// A hint: when B comes from beyond the second-level cache, it pays to ask for the next panels in advance.
     pub(crate) from: Distance,
+    /// A hint: A goes on below the block, and its next rows will be wanted then.
+    pub(crate) goes_on: bool,
 }
 
 /// Where an operand is likely to lie.

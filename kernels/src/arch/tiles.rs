@@ -34,6 +34,40 @@ pub(crate) struct Ahead {
     panel: usize,
     /// Rows of each tile of the run.
     pub(crate) tile: usize,
+    below: Below,
+}
+
+/// What a tile asks for of the rows of A that lie as far below its own as the block is high: each panel's tiles ask for their share, so
+/// that the next block of A is near when it is wanted.
+#[derive(Clone, Copy)]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+struct Below {
+    /// From a row to the one that is asked for.
+    distance: usize,
+    /// Cache lines of the row, counted from its first element.
+    first: usize,
+    end: usize,
+}
+
+/// Values in a cache line.
+const LINE: usize = 16;
+/// In longer rows of A the processor sees by itself what comes next.
+const SHORT: usize = 384;
+
+impl Below {
+    const NOTHING: Below = Below { distance: 0, first: 0, end: 0 };
+
+    /// The share of the columns from `first` on.
+    #[inline(always)]
+    fn new(block: &TileArgs, first: usize, columns: usize) -> Below {
+        if !block.goes_on || block.k > SHORT {
+            return Below::NOTHING;
+        }
+        let line = |column: usize| column * block.k / (LINE * block.n);
+        let next = first + columns;
+        let end = if next < block.n { line(next) } else { block.k.div_ceil(LINE) };
+        Below { distance: block.m * block.lda, first: line(first), end }
+    }
 }
 
 /// Below this many rows nothing is asked for in advance, unless panels take turns.
@@ -53,14 +87,31 @@ impl Ahead {
             _ => (32, 32usize.div_ceil(tiles)),
         };
         let &TileArgs { b: next, ldb, panel, .. } = block;
-        Ahead { next, steps, rows, ldb, panels: 1, panel, tile: 0 }
+        Ahead { next, steps, rows, ldb, panels: 1, panel, tile: 0, below: Below::NOTHING }
     }
 
     /// For a single tile that asks for rows of `panels` panels from `next` on, half of them with each half of a group.
     #[inline(always)]
     fn in_turns(block: &TileArgs, next: *const f32, panels: usize) -> Ahead {
         let &TileArgs { m: tile, ldb, panel, .. } = block;
-        Ahead { next, steps: 8, rows: 4, ldb, panels, panel, tile }
+        let below = Below::NOTHING;
+        Ahead { next, steps: 8, rows: 4, ldb, panels, panel, tile, below }
+    }
+
+    /// Calls `prefetch` for what lies below the tile of `M` rows of A from `a` on.
+    #[inline(always)]
+    pub(crate) fn ask_below<const M: usize>(
+        &self,
+        a: *const f32,
+        lda: usize,
+        prefetch: impl Fn(*const u8),
+    ) {
+        let Below { distance, first, end } = self.below;
+        for line in first..end {
+            for i in 0..M {
+                prefetch(a.wrapping_add(distance + i * lda + line * LINE).cast());
+            }
+        }
     }
 
     /// Calls `prefetch` for the rows that are due.
@@ -116,7 +167,7 @@ impl Shape {
                 ..block
             };
             let next = args.b.wrapping_add(group * block.panel);
-            let mut ahead = Ahead { next, ..asking };
+            let mut ahead = Ahead { next, below: Below::new(&block, first, columns), ..asking };
             // The longer tiles, then the others.
             for (count, rows) in [(longer, rows + 1), (tiles - longer, rows)] {
                 if count > 0 {

@@ -264,6 +264,7 @@ impl Operands<'_> {
                     ldc: ld,
                     accumulate: false,
                     from: Distance::Near,
+                    goes_on: false,
                 });
             }
         }
@@ -390,6 +391,7 @@ impl Call<'_> {
                         ldc,
                         accumulate,
                         from: Distance::Near,
+                        goes_on: false,
                     });
                 }
             }

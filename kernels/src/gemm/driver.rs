@@ -302,6 +302,7 @@ impl<'a> Product<'a> {
                         ldc: self.c.ldc,
                         accumulate: self.accumulate || p > 0,
                         from: self.from,
+                        goes_on: matches!(self.a, Rows::Plain(_)) && i + m < rows.end,
                     };
                     // SAFETY: the blocks of A, B and C lie inside their matrices; C is borrowed mutably,
                     // so it overlaps neither, and no other worker has this chunk; `Cpu` proves the

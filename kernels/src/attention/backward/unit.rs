@@ -353,6 +353,7 @@ impl Call<'_> {
                     ldc: to.ld,
                     accumulate: !begins,
                     from: Distance::Near,
+                    goes_on: false,
                 });
             }
         }
@@ -390,6 +391,7 @@ impl Call<'_> {
                     ldc: dq.ld,
                     accumulate: marked || run.start > base + all.start,
                     from: Distance::Near,
+                    goes_on: false,
                 });
             }
         }

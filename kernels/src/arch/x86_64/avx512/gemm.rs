@@ -87,6 +87,7 @@ unsafe fn tile<const M: usize, const V: usize>(t: &TileArgs, mut ahead: Ahead) {
             for i in 1..M {
                 rows[i] = a.add(i * lda);
             }
+            ahead.ask_below::<M>(a, lda, prefetch);
             // The tile below will want its C.
             if left > M {
                 for i in M..2 * M {
