@@ -6,9 +6,8 @@
 //!
 //! Prints ‖∂L/∂z_ℓ‖, of the mean loss per token, for the residual stream z_ℓ before layer ℓ, and draws it where a file is named.
 
-use headrow::train::{
-    Curve, Examples, Network, NetworkOptions, Objective, Parameters, line_chart, replace_file,
-};
+use headrow::chart::{Curve, line_chart};
+use headrow::train::{Examples, Network, NetworkOptions, Objective, Parameters, replace_file};
 use headrow::{Config, Input, NormPlacement, Result, Side, StackConfig, TokenInput};
 
 const D_MODEL: usize = 64;

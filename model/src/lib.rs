@@ -42,6 +42,8 @@ struct Readme;
 
 mod attention;
 mod batch;
+#[cfg(feature = "train")]
+pub mod chart;
 mod checkpoint;
 mod config;
 mod decoder;

@@ -42,6 +42,7 @@ mod stack;
 mod trainer;
 mod vocabulary;
 
+pub use crate::chart::{Curve, line_chart};
 pub use answers::GreedyBleu;
 pub use average::average;
 pub use batches::{BatchOptions, Batches, Epoch, Order};
@@ -57,7 +58,7 @@ pub use objective::{Dropping, Objective, Smoothing, Vectors};
 pub use optimizer::AdamOptions;
 pub use options::NetworkOptions;
 pub use parameters::{Parameters, Precision};
-pub use plot::{Curve, line_chart, loss_curve};
+pub use plot::loss_curve;
 pub use run::{DamagedCheckpoint, Ended, Event, Measure, Run, RunOptions, Watch};
 pub use schedule::Schedule;
 pub use trainer::{StepReport, Trainer, TrainerOptions};

@@ -1,23 +1,11 @@
-//! The course of a training, and other curves, as pictures.
+//! The course of a training as a picture.
 
 use super::log::LogLine;
-use crate::error::{Error, Result};
-use plotters::prelude::*;
+use crate::chart::{Curve, line_chart};
+use crate::error::Result;
 
-const SIZE: (u32, u32) = (900, 540);
 const TRAIN: [u8; 3] = [0x1f, 0x77, 0xb4];
 const VALIDATION: [u8; 3] = [0xd6, 0x27, 0x28];
-
-/// A line through points.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Curve {
-    /// What the legend calls it.
-    pub name: String,
-    /// Red, green, blue.
-    pub color: [u8; 3],
-    /// (x, y), x from 0 on. A curve without points is left out.
-    pub points: Vec<(f64, f64)>,
-}
 
 /// Draws the losses of training and validation over the steps as an SVG. `title` stands above.
 ///
@@ -39,86 +27,11 @@ pub fn loss_curve(title: &str, records: &[LogLine]) -> Result<String> {
     line_chart(title, ["step", "loss per token (nats)"], &[train, validation])
 }
 
-/// Draws curves over one pair of axes, whose names are given, as an SVG. `title` stands above. Points that are not finite are left
-/// out.
-///
-/// ```
-/// use headrow::train::{Curve, line_chart};
-/// let points = (0..10).map(|x| (f64::from(x), f64::from(x * x))).collect();
-/// let square = Curve { name: "x²".to_owned(), color: [0, 0, 0], points };
-/// assert!(line_chart("a parabola", ["x", "y"], &[square])?.starts_with("<svg"));
-/// # Ok::<(), headrow::Error>(())
-/// ```
-///
-/// # Errors
-/// [`Error::File`] when there is nothing to draw.
-pub fn line_chart(title: &str, axes: [&str; 2], curves: &[Curve]) -> Result<String> {
-    let finite = |curve: &Curve| -> Vec<(f64, f64)> {
-        let points = curve.points.iter().copied();
-        points.filter(|(x, y)| x.is_finite() && y.is_finite()).collect()
-    };
-    let curves = curves.iter().map(|curve| Curve { points: finite(curve), ..curve.clone() });
-    let curves: Vec<Curve> = curves.filter(|curve| !curve.points.is_empty()).collect();
-    if curves.is_empty() {
-        return Err(Error::file(title, "no points to draw"));
-    }
-    let mut svg = String::new();
-    draw(&mut svg, title, axes, &curves).map_err(|error| Error::file(title, error))?;
-    Ok(svg)
-}
-
-fn draw(
-    svg: &mut String,
-    title: &str,
-    [x, y]: [&str; 2],
-    curves: &[Curve],
-) -> Result<(), Box<dyn std::error::Error>> {
-    let points = || curves.iter().flat_map(|curve| curve.points.iter());
-    let last = points().map(|point| point.0).fold(1.0, f64::max);
-    let low = points().map(|point| point.1).fold(f64::INFINITY, f64::min);
-    let high = points().map(|point| point.1).fold(f64::NEG_INFINITY, f64::max);
-    // A level line needs some height too; what is never below 0 does not look as if it were.
-    let margin = (0.05 * (high - low)).max(0.01);
-    let floor = if low < 0.0 { low - margin } else { (low - margin).max(0.0) };
-    let area = SVGBackend::with_string(svg, SIZE).into_drawing_area();
-    area.fill(&WHITE)?;
-    let mut chart = ChartBuilder::on(&area)
-        .caption(title, ("sans-serif", 20))
-        .margin(16)
-        .x_label_area_size(44)
-        .y_label_area_size(64)
-        .build_cartesian_2d(0.0..last, floor..high + margin)?;
-    chart
-        .configure_mesh()
-        .x_desc(x)
-        .y_desc(y)
-        .label_style(("sans-serif", 13))
-        .light_line_style(WHITE)
-        .x_label_formatter(&|x| format!("{x:.0}"))
-        .draw()?;
-    for Curve { name, color: [red, green, blue], points } in curves {
-        let color = RGBColor(*red, *green, *blue);
-        let line = LineSeries::new(points.iter().copied(), color.stroke_width(2));
-        chart
-            .draw_series(line)?
-            .label(name)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], color.stroke_width(2)));
-    }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
-        .background_style(WHITE.mix(0.8))
-        .border_style(BLACK.mix(0.3))
-        .label_font(("sans-serif", 13))
-        .draw()?;
-    area.present()?;
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::log::{TrainLine, ValidationLine};
     use super::*;
+    use crate::error::Error;
 
     fn train(step: u64, loss: f64) -> LogLine {
         LogLine::Train(TrainLine { step, loss, ..TrainLine::default() })
@@ -170,23 +83,5 @@ mod tests {
         }
         assert!(matches!(loss_curve("t", &[]), Err(Error::File { .. })));
         assert!(matches!(loss_curve("t", &[train(1, f64::NAN)]), Err(Error::File { .. })));
-    }
-
-    #[test]
-    fn curves_below_zero_are_drawn_where_they_are_and_gaps_are_left_out() {
-        let curve = |points: &[(f64, f64)]| Curve {
-            name: "c".to_owned(),
-            color: [1, 2, 3],
-            points: points.to_vec(),
-        };
-        let points = [(0.0, -2.0), (1.0, f64::INFINITY), (2.0, -1.0), (3.0, 1.0)];
-        let svg = line_chart("t", ["across", "up"], &[curve(&points), curve(&[])]).unwrap();
-        assert!(svg.contains("across") && svg.contains("up"));
-        let heights: Vec<f64> = polyline(&svg, "#010203").iter().map(|point| point.1).collect();
-        assert_eq!(heights.len(), 3);
-        // Twice as far from the second to the third, but for whole pixels.
-        let (first, second) = (heights[0] - heights[1], heights[1] - heights[2]);
-        assert!(first > 0.0 && (second / first - 2.0).abs() < 0.02, "{heights:?}");
-        assert!(line_chart("t", ["x", "y"], &[curve(&[])]).is_err());
     }
 }
