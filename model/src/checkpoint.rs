@@ -25,13 +25,14 @@ mod whisper;
 
 use crate::config::{Config, Family, Fields};
 use crate::error::Result;
+use crate::origin::Planned;
 use crate::transformer::Transformer;
 use crate::weights::Checkpoint;
 use headrow_kernels::Cpu;
 pub(crate) use reader::{Part, Reader};
-use std::fmt;
 #[cfg(feature = "train")]
-use {crate::origin::Planned, std::collections::BTreeMap};
+use std::collections::BTreeMap;
+use std::fmt;
 
 /// How one family is read.
 struct Reading {
@@ -98,7 +99,6 @@ pub(crate) fn load(config: &Config, checkpoint: &Checkpoint<'_>, cpu: Cpu) -> Re
 }
 
 /// Layers that know where their numbers stand among the parameters, and what these are.
-#[cfg(feature = "train")]
 pub(crate) struct Plan {
     pub(crate) transformer: Transformer,
     pub(crate) tensors: Vec<Planned>,
@@ -115,6 +115,12 @@ pub(crate) fn plan(config: &Config, checkpoint: &Checkpoint<'_>) -> Result<Plan>
         build(config, &mut survey)?;
         survey.finish(|name| harmless(config, name))?;
     }
+    layout(config, checkpoint)
+}
+
+/// [`plan`] of a checkpoint that was compared with the config before.
+pub(crate) fn layout(config: &Config, checkpoint: &Checkpoint<'_>) -> Result<Plan> {
+    let Reading { canonical, build, .. } = *config.family.reading();
     let mut reader = Reader::plan(checkpoint, canonical);
     let transformer = build(config, &mut reader)?;
     transformer.check(config)?;

@@ -59,7 +59,7 @@ pub(crate) enum Projection {
 }
 
 impl Projection {
-    fn map(&self) -> &Linear {
+    pub(crate) fn map(&self) -> &Linear {
         let (Projection::Sum(map) | Projection::Words(map)) = self;
         map
     }

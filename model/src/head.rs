@@ -99,7 +99,7 @@ pub(crate) struct Classifier {
 
 impl Classifier {
     /// W₁, b₁, when they are its own.
-    fn dense(&self) -> Option<&Linear> {
+    pub(crate) fn dense(&self) -> Option<&Linear> {
         match &self.before {
             Before::Dense(dense, _) => Some(dense),
             Before::Pooler | Before::Nothing => None,

@@ -26,6 +26,7 @@
 //! | §3.4 embeddings and read-out | `embedding.rs` |
 //! | §3.5 positions | `position.rs` |
 //! | §6.1 beam search and its kin | `generate.rs` |
+//! | §4, table 1: what layers cost; table 3: how large models are | `accounting.rs` |
 //! | §5 training: schedule, optimiser, regularisation, averaging | `train.rs` |
 //! | §6 BLEU, and other measures of answers | `metrics.rs` |
 //! | not in the paper: images or spectrograms instead of words | `patches.rs`, `spectrogram.rs` |
@@ -40,6 +41,7 @@
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+pub mod accounting;
 mod attention;
 mod batch;
 #[cfg(feature = "train")]

@@ -1,5 +1,6 @@
 //! The immutable model: weights packed for this machine, shared by as many sessions as there are.
 
+use crate::accounting::Counts;
 use crate::checkpoint;
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -52,6 +53,7 @@ pub struct Model {
     cpu: Cpu,
     transformer: Transformer,
     dtypes: Vec<String>,
+    counts: Counts,
 }
 
 impl Model {
@@ -93,7 +95,8 @@ impl Model {
         config.check("config")?;
         let cpu = options.cpu()?;
         let transformer = checkpoint::load(&config, checkpoint, cpu)?;
-        Ok(Model { config, cpu, transformer, dtypes: checkpoint.float_types() })
+        let counts = Counts::loaded(&config, checkpoint)?;
+        Ok(Model { config, cpu, transformer, dtypes: checkpoint.float_types(), counts })
     }
 
     /// What `config.json` says.
@@ -135,8 +138,12 @@ impl Model {
 
     /// How many numbers each part has, in the order of the forward pass. What parts share counts once.
     pub fn parameters(&self) -> Vec<(&'static str, usize)> {
-        let sizes = self.transformer.sizes().into_iter();
-        sizes.map(|(name, size)| (name, size.numbers)).collect()
+        self.counts.parts()
+    }
+
+    /// The tensors that were read, and what each is for.
+    pub fn counts(&self) -> &Counts {
+        &self.counts
     }
 
     /// Bytes of the weights in memory.

@@ -52,6 +52,12 @@ impl Config {
     /// # Errors
     /// [`Error::Config`](crate::Error::Config) when a field is out of its range or there are more layers than any model has.
     pub fn tensors(&self) -> Result<Vec<(String, Vec<usize>)>> {
+        self.check_countable()?;
+        super::list(self)
+    }
+
+    /// [`Config::check`], and that there are no more layers than any model has.
+    pub(crate) fn check_countable(&self) -> Result<()> {
         const MOST_LAYERS: usize = 1 << 16;
         self.check("config")?;
         for (_, stack) in self.stacks() {
@@ -60,7 +66,7 @@ impl Config {
                 return Err(wrong("config", "layers", &problem));
             }
         }
-        super::list(self)
+        Ok(())
     }
 }
 
