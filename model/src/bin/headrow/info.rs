@@ -1,8 +1,14 @@
-//! `headrow info`: what a model consists of, and what this machine computes it with.
+//! `headrow info`: what a model consists of and costs, and what this machine computes it with.
+
+mod account;
 
 use crate::embedder::{load, session_options};
 use crate::failure::Failure;
 use crate::options::ModelArgs;
+use crate::sizes::{ConfigArgs, Sizes};
+use crate::table::bytes;
+use account::{Account, SizeArgs};
+use headrow::accounting::Counts;
 use headrow::{
     Config, Cpu, Head, Isa, LoadOptions, Model, Normalization, Pooling, SentenceEncoder,
     SentenceOptions, StackConfig, TokenInput, default_threads,
@@ -15,6 +21,12 @@ use std::io::Write as _;
 pub(crate) struct Args {
     #[command(flatten)]
     model: ModelArgs,
+
+    #[command(flatten)]
+    config: ConfigArgs,
+
+    #[command(flatten)]
+    sizes: SizeArgs,
 
     /// Write one JSON object.
     #[arg(long)]
@@ -74,9 +86,42 @@ struct Report<'a> {
     threads: usize,
     /// Bytes of the session that `embed` makes, and for how many tokens.
     session: Option<(usize, usize)>,
+    /// What the model costs.
+    account: Option<Account<'a>>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let text = match args.config.load()? {
+        Some(sizes) => without_weights(args, &sizes)?,
+        None => with_weights(args)?,
+    };
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Failure::output)
+}
+
+/// The report on a config alone.
+fn without_weights(args: &Args, sizes: &Sizes) -> Result<String, Failure> {
+    let Sizes { name, config, published } = sizes;
+    let counts = Counts::of(config)?;
+    let account = Account::new(config, &counts, *published, &args.sizes)?;
+    if args.json {
+        let mut fields = account.json();
+        fields.insert("version".to_owned(), env!("CARGO_PKG_VERSION").into());
+        fields.insert("config".to_owned(), config_json(name, config).into());
+        return Ok(format!("{}\n", Value::from(fields)));
+    }
+    let mut rows = config_rows("config", name, config);
+    let parameters = match account.published() {
+        Some(published) => format!("{}; {published}", counts.total()),
+        None => counts.total().to_string(),
+    };
+    rows.push(("parameters".to_owned(), parameters));
+    rows.extend(parts_rows(&counts.parts(), counts.total()));
+    Ok(lines(&rows) + &account.plain())
+}
+
+/// The report on a model, or on the processor where there is none.
+fn with_weights(args: &Args) -> Result<String, Failure> {
     let subject = Subject::load(&args.model)?;
     let cpu = match (subject.model(), args.model.compute.isa) {
         (Some(model), _) => model.cpu(),
@@ -96,10 +141,20 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         Some(folder) => folder.display().to_string(),
         None => "the one inside the program: seeded, untrained".to_owned(),
     };
-    let report = Report { name, subject: &subject, cpu, threads, session };
-    let text = if args.json { format!("{}\n", report.json()) } else { report.plain() };
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Failure::output)
+    let account = subject
+        .model()
+        .map(|model| Account::new(model.config(), model.counts(), None, &args.sizes));
+    let account = account.transpose()?;
+    let report = Report { name, subject: &subject, cpu, threads, session, account };
+    if args.json {
+        return Ok(format!("{}\n", report.json()));
+    }
+    let mut text = report.plain();
+    // Tables only for whoever asks about sizes.
+    if let Some(account) = report.account.filter(|_| args.sizes.n.is_some() || args.sizes.shapes) {
+        text += &account.plain();
+    }
+    Ok(text)
 }
 
 impl Report<'_> {
@@ -107,7 +162,7 @@ impl Report<'_> {
         let caches = self.cpu.caches();
         let available: Vec<&str> =
             Isa::ALL.into_iter().filter(|isa| isa.is_available()).map(Isa::name).collect();
-        json!({
+        let mut report = json!({
             "version": env!("CARGO_PKG_VERSION"),
             "model": self.subject.model().map(|model| self.model_json(model)),
             "sentences": self.subject.sentences().map(sentences_json),
@@ -118,7 +173,11 @@ impl Report<'_> {
                 "threads": self.threads,
                 "caches": {"l1d": caches.l1d, "l2": caches.l2, "l3": caches.l3},
             },
-        })
+        });
+        for (name, value) in self.account.iter().flat_map(Account::json) {
+            report[name] = value;
+        }
+        report
     }
 
     fn model_json(&self, model: &Model) -> Value {
@@ -128,18 +187,17 @@ impl Report<'_> {
             .into_iter()
             .map(|(name, count)| (name.to_owned(), count.into()))
             .collect();
-        json!({
-            "name": self.name,
-            "family": config.family.to_string(),
-            "architectures": config.architectures,
-            "d_model": config.d_model,
-            "encoder": config.encoder.as_ref().map(stack_json),
-            "decoder": config.decoder.as_ref().map(stack_json),
-            "vocabulary": config.vocabulary(),
-            "parameters": {"total": total(model), "parts": parts},
-            "dtype": {"file": model.stored_types(), "memory": "F32"},
-            "memory": {"weights": model.bytes(), "session": self.session.map(|(bytes, _)| bytes)},
-        })
+        let mut fields = config_json(&self.name, config);
+        let more = [
+            ("parameters", json!({"total": total(model), "parts": parts})),
+            ("dtype", json!({"file": model.stored_types(), "memory": "F32"})),
+            (
+                "memory",
+                json!({"weights": model.bytes(), "session": self.session.map(|(bytes, _)| bytes)}),
+            ),
+        ];
+        fields.extend(more.map(|(name, value)| (name.to_owned(), value)));
+        fields.into()
     }
 
     fn plain(&self) -> String {
@@ -149,33 +207,18 @@ impl Report<'_> {
         }
         rows.push(("cpu".to_owned(), self.cpu.to_string()));
         rows.push(("threads".to_owned(), self.threads.to_string()));
-        let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
-        let mut text = String::new();
-        for (name, value) in rows {
-            // Writing to a string cannot fail.
-            let _ = writeln!(text, "{name:width$}  {}", crate::failure::one_line(&value));
-        }
-        text
+        lines(&rows)
     }
 
     fn model_rows(&self, model: &Model) -> Vec<(String, String)> {
         let config = model.config();
         let total = total(model);
-        let mut rows = vec![
-            ("model".to_owned(), self.name.clone()),
-            ("architecture".to_owned(), architecture(config)),
-        ];
-        for (name, stack) in config.stacks() {
-            rows.push((name.to_owned(), stack_text(stack)));
-        }
+        let mut rows = config_rows("model", &self.name, config);
         if let Some(encoder) = self.subject.sentences() {
             rows.push(("sentences".to_owned(), sentences(encoder)));
         }
         rows.push(("parameters".to_owned(), total.to_string()));
-        for (part, count) in model.parameters() {
-            let share = 100.0 * count as f64 / total as f64;
-            rows.push((format!("  {part}"), format!("{count} ({share:.1} %)")));
-        }
+        rows.extend(parts_rows(&model.parameters(), total));
         let stored = model.stored_types().join(", ");
         rows.push(("dtype".to_owned(), format!("{stored} in the file, F32 in memory")));
         let mut memory = format!("{} of weights", bytes(model.bytes()));
@@ -186,6 +229,48 @@ impl Report<'_> {
         rows.push(("memory".to_owned(), memory));
         rows
     }
+}
+
+/// What a config says, by the words of the report.
+fn config_json(name: &str, config: &Config) -> Map<String, Value> {
+    let fields = [
+        ("name", json!(name)),
+        ("family", json!(config.family.to_string())),
+        ("architectures", json!(config.architectures)),
+        ("d_model", json!(config.d_model)),
+        ("encoder", config.encoder.as_ref().map(stack_json).into()),
+        ("decoder", config.decoder.as_ref().map(stack_json).into()),
+        ("vocabulary", json!(config.vocabulary())),
+    ];
+    fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// The rows that tell what a config says; `word` is what it is the config of.
+fn config_rows(word: &str, name: &str, config: &Config) -> Vec<(String, String)> {
+    let mut rows =
+        vec![(word.to_owned(), name.to_owned()), ("architecture".to_owned(), architecture(config))];
+    rows.extend(config.stacks().map(|(name, stack)| (name.to_owned(), stack_text(stack))));
+    rows
+}
+
+/// Rows of the parts and their shares.
+fn parts_rows(parts: &[(&'static str, usize)], total: usize) -> Vec<(String, String)> {
+    let row = |&(part, count): &(&str, usize)| {
+        let share = 100.0 * count as f64 / total as f64;
+        (format!("  {part}"), format!("{count} ({share:.1} %)"))
+    };
+    parts.iter().map(row).collect()
+}
+
+/// A line for each row, names in a column.
+fn lines(rows: &[(String, String)]) -> String {
+    let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+    let mut text = String::new();
+    for (name, value) in rows {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{name:width$}  {}", crate::failure::one_line(value));
+    }
+    text
 }
 
 fn total(model: &Model) -> usize {
@@ -263,13 +348,4 @@ fn sentences_json(encoder: &SentenceEncoder) -> Value {
         "max_length": encoder.max_length(),
         "tokenizer_vocabulary": encoder.tokenizer().vocabulary(),
     })
-}
-
-/// Bytes in a unit that fits.
-fn bytes(count: usize) -> String {
-    match count {
-        0..10_240 => format!("{count} bytes"),
-        10_240..1_048_576 => format!("{:.1} KiB", count as f64 / 1024.0),
-        _ => format!("{:.1} MiB", count as f64 / 1_048_576.0),
-    }
 }

@@ -15,11 +15,14 @@ mod failure;
 mod generate;
 mod info;
 mod options;
+mod plot;
 mod progress;
 mod pronounce;
 mod score;
 mod similarity;
+mod sizes;
 mod source;
+mod table;
 mod train;
 mod translate;
 
@@ -99,8 +102,11 @@ enum Command {
     /// Show what a model consists of, and what this machine computes it with.
     ///
     /// The architecture, the parameters of each part and in total, the type of the numbers, the memory, the
-    /// instruction set and the threads. In JSON all sizes are bytes.
+    /// instruction set and the threads; operations and memory for n tokens beside the closed forms. With --config no
+    /// weights are needed. In JSON all sizes are bytes.
     Info(info::Args),
+    /// Draw what attention costs, what bounds a layer, or the sinusoids, as SVG.
+    Plot(plot::Args),
 }
 
 fn main() -> ExitCode {
@@ -117,6 +123,7 @@ fn main() -> ExitCode {
         Command::Train(args) => train::run(args),
         Command::Average(args) => average::run(&args),
         Command::Info(args) => info::run(&args),
+        Command::Plot(args) => plot::run(&args),
     });
     match done {
         Ok(()) | Err(Failure::ReaderGone) => ExitCode::SUCCESS,
