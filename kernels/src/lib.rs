@@ -40,7 +40,7 @@ pub use gemm::{Epilogue, Left, LeftKind, PackedB, Right, RightKind, Write, gemm,
 pub use par::{Cancel, Par, Team};
 pub use rope::{Rope, RopeLayout, rope, rope_backward};
 pub use rows::activation::{Activation, activate, activate_backward, gate, gate_backward};
-pub use rows::dropout::{Dropout, add_dropout, dropout};
+pub use rows::dropout::{Dropout, add_dropout, dropout, dropout_into};
 pub use rows::loss::{
     CrossEntropy, Smoothing, TokenLoss, cross_entropy, cross_entropy_backward, nll, nll_backward,
 };

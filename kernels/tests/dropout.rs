@@ -2,7 +2,9 @@
 
 mod support;
 
-use headrow_kernels::{Cpu, Dropout, Isa, Mat, MatMut, Par, Team, add_dropout, dropout};
+use headrow_kernels::{
+    Cpu, Dropout, Isa, Mat, MatMut, Par, Team, add_dropout, dropout, dropout_into,
+};
 use support::{Guarded, Random, every, hash, unless_emulated};
 
 /// 1 where an element is kept, 0 where it is dropped.
@@ -83,7 +85,8 @@ fn elements_are_dropped_at_the_rate_and_independently_of_their_neighbours() {
 }
 
 #[test]
-fn the_same_elements_on_every_instruction_set_with_any_number_of_threads_and_in_the_fused_sum() {
+fn the_same_elements_on_every_instruction_set_with_any_number_of_threads_in_a_copy_and_in_the_fused_sum()
+ {
     let mut rng = Random::new(2);
     for (rows, cols) in [(1, 1), (3, 33), (unless_emulated(300, 60), 97)] {
         let how = Dropout::new(0.2, 1 << 60, 1 << 40);
@@ -92,6 +95,10 @@ fn the_same_elements_on_every_instruction_set_with_any_number_of_threads_and_in_
         let run = |cpu, par: Par<'_>| {
             let mut y = Guarded::from_fn(rows, cols, cols, 1, |i, j| x.view().row(i)[j]);
             dropout(cpu, par, &how, y.view_mut());
+            let mut copied = Guarded::filled(rows, cols, cols + 3, 2, f32::NAN);
+            dropout_into(cpu, par, &how, x.view(), copied.view_mut());
+            copied.assert_intact("dropout_into");
+            assert_eq!(copied.bits(), y.bits());
             let mut sum = Guarded::filled(rows, cols, cols + 1, 0, f32::NAN);
             add_dropout(cpu, par, &how, x.view(), residual.view(), sum.view_mut());
             sum.assert_intact("add_dropout");

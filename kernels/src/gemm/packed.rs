@@ -1,7 +1,7 @@
 //! B in panels: what the kernels read as one stream.
 
 use super::Right;
-use crate::arch::PackArgs;
+use crate::arch::{PackArgs, prefetch_near};
 use crate::cpu::Cpu;
 use crate::par::Par;
 use crate::scratch::ALIGN;
@@ -171,6 +171,9 @@ pub(super) const GROUP: usize = 8;
 
 /// Panels that are packed together: a row of B is then read in long pieces.
 const PANELS: usize = 4;
+/// How many rows of B below the one that is packed are asked for: the processor does not see by itself that a piece of the next row
+/// comes next.
+const AHEAD: usize = 8;
 
 /// Panels of some rows and columns of an unpacked B, shared out among the workers.
 #[track_caller]
@@ -227,12 +230,11 @@ fn pack_rows_of<const NR: usize>(b: Mat<'_>, mut out: MatMut<'_>) {
     let (down, across) = (b.stride(), out.stride());
     for p in 0..k {
         for panel in 0..whole {
+            let from = from.wrapping_byte_add(size_of::<f32>() * p * down).wrapping_add(panel);
+            let to = to.wrapping_byte_add(size_of::<f32>() * panel * across).wrapping_add(p);
+            prefetch_near(from.wrapping_byte_add(size_of::<f32>() * AHEAD * down).cast());
             // SAFETY: NR columns of row p of B, and row p of a panel: both inside (just asserted), and apart.
-            unsafe {
-                let from = from.byte_add(size_of::<f32>() * (p * down)).add(panel);
-                let to = to.byte_add(size_of::<f32>() * (panel * across)).add(p);
-                to.write_unaligned(from.read_unaligned());
-            }
+            unsafe { to.write_unaligned(from.read_unaligned()) };
         }
     }
     if rest > 0 {

@@ -97,6 +97,27 @@ pub fn dropout(cpu: Cpu, par: Par<'_>, how: &Dropout, x: MatMut<'_>) {
     });
 }
 
+/// out ← mask ⊙ x/(1 − rate): [`dropout`] of a copy. One pass.
+///
+/// # Panics
+/// When the shapes differ, and as [`dropout`].
+#[track_caller]
+pub fn dropout_into(cpu: Cpu, par: Par<'_>, how: &Dropout, x: Mat<'_>, out: MatMut<'_>) {
+    let _mode = FloatMode::default_scope();
+    let shape = (out.rows(), out.cols());
+    assert!((x.rows(), x.cols()) == shape, "dropout_into: {x:?} into {out:?}");
+    assert!(u32::try_from(shape.1).is_ok(), "dropout in rows of {} elements", shape.1);
+    for_rows(par, out, &|first, mut block| {
+        for i in 0..block.rows() {
+            let row = block.row_mut(i);
+            row.copy_from_slice(x.row(first + i));
+            if how.rate != 0.0 {
+                (cpu.table.rows.dropout)(&how.row(first + i), row);
+            }
+        }
+    });
+}
+
 /// out ← residual + mask ⊙ x/(1 − rate): [`dropout`] of a sublayer's result on its way into the residual stream.
 ///
 /// The bits of the two steps. One pass.

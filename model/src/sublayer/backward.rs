@@ -6,7 +6,7 @@ use crate::linear::{Call, room, take};
 use crate::train::pass::{TrainingPass, grown};
 use headrow_kernels::{
     LayerNorm, Mat, MatMut, Moments, Need, RmsNorm, Stack, Write, add_dropout, dropout,
-    layer_norm_backward, layer_norm_saving, rms_norm_backward, rms_norm_saving,
+    dropout_into, layer_norm_backward, layer_norm_saving, rms_norm_backward, rms_norm_saving,
 };
 
 impl Norm {
@@ -162,8 +162,8 @@ pub(crate) fn sublayer_backward(
     let (rows, cols) = (x.rows(), x.cols());
     let (mut inner, mut stack) = take(stack, rows, cols);
     if placement != NormPlacement::Post {
-        inner.copy_from(d.as_ref());
-        branch_backward(pass, mask, kept, inner.reborrow(), gradients, &mut stack, f);
+        let (dy, to) = (d.as_ref(), inner.reborrow());
+        branch_backward(pass, mask, kept, dy, to, gradients, &mut stack, f);
         return norm_backward(pass, norm, kept, x, inner.as_ref(), d, gradients);
     }
     let sum = kept.middle(rows, cols);
@@ -182,18 +182,21 @@ pub(crate) fn sublayer_backward(
     }
 }
 
-/// d ← what comes back through f of x + f(LN(x)), to the result of the norm.
+/// d ← what comes back from dy through f of x + f(LN(x)), to the result of the norm.
+#[expect(clippy::too_many_arguments, reason = "what the sublayer read and kept, and its gradients")]
 pub(crate) fn branch_backward(
     pass: &TrainingPass<'_>,
     mask: u64,
     kept: &SublayerKept,
+    dy: Mat<'_>,
     mut d: MatMut<'_>,
     gradients: &mut [f32],
     stack: &mut Stack<'_>,
     f: impl FnOnce(Mat<'_>, Write, MatMut<'_>, &mut [f32], &mut Stack<'_>),
 ) {
-    if let Some(drop) = pass.dropout(mask) {
-        dropout(pass.call.cpu, pass.call.par, &drop, d.reborrow());
+    match pass.dropout(mask) {
+        Some(drop) => dropout_into(pass.call.cpu, pass.call.par, &drop, dy, d.reborrow()),
+        None => d.copy_from(dy),
     }
     let normed = kept.middle(d.rows(), d.cols());
     f(normed, Write::Replace, d, gradients, stack);

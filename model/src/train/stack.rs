@@ -376,12 +376,10 @@ impl Layer<'_> {
         if self.placement == NormPlacement::Parallel {
             let (mut second, mut stack) = take(stack, d.rows(), d.cols());
             let (mut first, mut stack) = take(&mut stack, d.rows(), d.cols());
-            first.copy_from(d.as_ref());
-            second.copy_from(d.as_ref());
-            let (to, mask) = (second.reborrow(), last_site.mask);
-            branch_backward(pass, mask, last_around, to, gradients, &mut stack, feed);
-            let (to, mask) = (first.reborrow(), site.mask);
-            branch_backward(pass, mask, around, to, gradients, &mut stack, attend);
+            let (dy, to, mask) = (d.as_ref(), second.reborrow(), last_site.mask);
+            branch_backward(pass, mask, last_around, dy, to, gradients, &mut stack, feed);
+            let (dy, to, mask) = (d.as_ref(), first.reborrow(), site.mask);
+            branch_backward(pass, mask, around, dy, to, gradients, &mut stack, attend);
             let (x, second, to) = (x(0), second.as_ref(), d.reborrow());
             norm_backward(pass, last_norm, last_around, x, second, to, gradients);
             return norm_backward(pass, norm, around, x, first.as_ref(), d, gradients);

@@ -1,8 +1,12 @@
 //! Packing with 256-bit vectors.
 
+use super::super::prefetch_near;
 use crate::arch::PackArgs;
 use crate::arch::scalar::pack::columns_from;
 use std::arch::x86_64::*;
+
+/// Values in a cache line.
+const LINE: usize = 16;
 
 /// See [`PackRows`](crate::table::PackRows): blocks of 8 rows by 8 values are transposed in registers.
 ///
@@ -27,6 +31,12 @@ unsafe fn pack(args: PackArgs) {
         let row = |j: usize| from.wrapping_add((first + j).min(rows - 1) * ld);
         let mut p = 0;
         loop {
+            // What is packed next lies below, most of the time: a line of each row.
+            if p % LINE == 0 {
+                for j in 8..16 {
+                    prefetch_near(from.wrapping_add((first + j) * ld + p).cast());
+                }
+            }
             // SAFETY: 8 values from p ≤ depth − 8 on of existing rows; columns first..first + 8 ≤ nr.
             unsafe {
                 transpose(
