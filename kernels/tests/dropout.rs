@@ -85,8 +85,7 @@ fn elements_are_dropped_at_the_rate_and_independently_of_their_neighbours() {
 }
 
 #[test]
-fn the_same_elements_on_every_instruction_set_with_any_number_of_threads_in_a_copy_and_in_the_fused_sum()
- {
+fn the_same_elements_on_every_isa_with_any_number_of_threads_in_a_copy_and_in_the_fused_sum() {
     let mut rng = Random::new(2);
     for (rows, cols) in [(1, 1), (3, 33), (unless_emulated(300, 60), 97)] {
         let how = Dropout::new(0.2, 1 << 60, 1 << 40);
