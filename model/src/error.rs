@@ -175,6 +175,17 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
+    /// A matrix, or a class of maps, has other dimensions than its definition asks for.
+    #[cfg(feature = "train")]
+    #[error("{what} is {actual}, expected {expected}")]
+    Dimensions {
+        /// Which matrix or dimension.
+        what: String,
+        /// What it is.
+        actual: String,
+        /// What it would have to be.
+        expected: String,
+    },
     /// An option of training is out of its range, or does not fit the rest.
     #[cfg(feature = "train")]
     #[error("training option {field}: {problem}")]
@@ -340,6 +351,16 @@ impl Error {
     #[cfg(feature = "train")]
     pub(crate) fn training_option(field: &'static str, problem: impl fmt::Display) -> Error {
         Error::TrainingOption { field, problem: problem.to_string() }
+    }
+
+    #[cfg(feature = "train")]
+    pub(crate) fn dimensions(
+        what: impl fmt::Display,
+        actual: impl fmt::Display,
+        expected: impl fmt::Display,
+    ) -> Error {
+        let (what, actual) = (what.to_string(), actual.to_string());
+        Error::Dimensions { what, actual, expected: expected.to_string() }
     }
 
     pub(crate) fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Error {

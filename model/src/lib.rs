@@ -29,6 +29,7 @@
 //! | §4, table 1: what layers cost; table 3: how large models are | `accounting.rs` |
 //! | §5 training: schedule, optimiser, regularisation, averaging | `train.rs` |
 //! | §6 BLEU, and other measures of answers | `metrics.rs` |
+//! | not in the paper: the Transformer of the theorems | `theory.rs` |
 //! | not in the paper: images or spectrograms instead of words | `patches.rs`, `spectrogram.rs` |
 //! | not in the paper: texts instead of tokens | `text.rs`, `sentence.rs`, `tokenizer.rs` |
 //!
@@ -75,6 +76,8 @@ mod spectrogram;
 mod sublayer;
 #[cfg(feature = "tokenizers")]
 mod text;
+#[cfg(feature = "train")]
+pub mod theory;
 #[cfg(feature = "tokenizers")]
 mod tokenizer;
 #[cfg(feature = "train")]

@@ -42,6 +42,11 @@ mod stack;
 mod trainer;
 mod vocabulary;
 
+pub(crate) use checkpoint::Slot;
+pub(crate) use initialise::initialise;
+pub(crate) use optimizer::{Optimizer, Update};
+pub(crate) use parameters::{read_values, to_safetensors, zeros};
+
 pub use crate::chart::{Curve, line_chart};
 pub use answers::GreedyBleu;
 pub use average::average;

@@ -29,10 +29,10 @@ const PREFIX: &str = "step-";
 
 /// Where a tensor stands in the vectors of parameters, gradients and moments.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Slot {
-    pub(super) name: String,
-    pub(super) shape: Vec<usize>,
-    pub(super) place: Range<usize>,
+pub(crate) struct Slot {
+    pub(crate) name: String,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) place: Range<usize>,
 }
 
 /// The vectors that change from step to step.

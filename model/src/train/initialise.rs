@@ -9,7 +9,7 @@ use crate::origin::{Initial, MapRows, Planned};
 use std::f64::consts::TAU;
 
 /// values ← what the tensor begins with.
-pub(super) fn initialise(tensor: &Planned, seed: u64, values: &mut [f32]) {
+pub(crate) fn initialise(tensor: &Planned, seed: u64, values: &mut [f32]) {
     let draw = Draw { stream: fingerprint(&tensor.name), seed };
     match &tensor.initial {
         Initial::Zeros => values.fill(0.0),

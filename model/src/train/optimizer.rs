@@ -71,7 +71,7 @@ impl AdamOptions {
 
 /// Adam with what it remembers.
 #[derive(Debug)]
-pub(super) struct Optimizer {
+pub(crate) struct Optimizer {
     options: AdamOptions,
     /// Stretches of the vector whose weights decay, or not, alike.
     stretches: Vec<(Range<usize>, bool)>,
@@ -80,18 +80,18 @@ pub(super) struct Optimizer {
 }
 
 /// What a step is given.
-pub(super) struct Update<'a> {
+pub(crate) struct Update<'a> {
     /// The step, counted from 1.
-    pub(super) step: u64,
-    pub(super) rate: f32,
-    /// What the gradient is divided by: predicted tokens.
-    pub(super) tokens: usize,
+    pub(crate) step: u64,
+    pub(crate) rate: f32,
+    /// What the gradient is divided by: predicted tokens, or other terms of the loss.
+    pub(crate) tokens: usize,
     /// The gradient of a sum over the tokens.
-    pub(super) gradient: &'a [f32],
+    pub(crate) gradient: &'a [f32],
 }
 
 impl Optimizer {
-    pub(super) fn new(options: AdamOptions, slots: &[Slot]) -> Optimizer {
+    pub(crate) fn new(options: AdamOptions, slots: &[Slot]) -> Optimizer {
         let size = slots.last().map_or(0, |slot| slot.place.end);
         let mut stretches: Vec<(Range<usize>, bool)> = Vec::new();
         for slot in slots {
@@ -108,7 +108,7 @@ impl Optimizer {
     ///
     /// # Errors
     /// [`Error::NotFinite`] naming the first tensor whose gradient has NaN or ∞; nothing is changed then.
-    pub(super) fn update(
+    pub(crate) fn update(
         &mut self,
         (cpu, par): (Cpu, Par<'_>),
         update: &Update<'_>,

@@ -96,12 +96,7 @@ impl Parameters {
         let Plan { tensors, .. } = plan(config, checkpoint)?;
         let own = own_names(config.family, checkpoint);
         let names: Vec<String> = tensors.iter().map(|tensor| own[&tensor.name].clone()).collect();
-        let mut values = zeros(&tensors)?;
-        let mut staging = vec![0; STAGING];
-        for (tensor, name) in tensors.iter().zip(&names) {
-            let values = &mut values[tensor.place.clone()];
-            checkpoint.read(&checkpoint.tensors[name], 0, values, &mut staging)?;
-        }
+        let values = read_values(checkpoint, &tensors, names.iter())?;
         Ok(Parameters { config: config.clone(), tensors, names, values })
     }
 
@@ -145,15 +140,7 @@ impl Parameters {
     ///
     /// Rounds to the nearest, ties to even.
     pub fn to_safetensors(&self, precision: Precision) -> Vec<u8> {
-        let (dtype, bytes) = precision.encode(&self.values);
-        let width = bytes.len() / self.values.len().max(1);
-        let views = self.names.iter().zip(&self.tensors).map(|(name, tensor)| {
-            let data = &bytes[tensor.place.start * width..tensor.place.end * width];
-            let view = TensorView::new(dtype, tensor.shape.clone(), data);
-            (name, view.expect("a tensor's place has its shape"))
-        });
-        let format = HashMap::from([("format".to_owned(), "pt".to_owned())]);
-        serialize(views, Some(format)).expect("names differ and shapes fit")
+        to_safetensors(self.names.iter().zip(&self.tensors), &self.values, precision)
     }
 
     /// The layout that a network must have for these.
@@ -177,8 +164,40 @@ impl Precision {
     }
 }
 
+/// A safetensors file of tensors under these names.
+pub(crate) fn to_safetensors<'t>(
+    named: impl Iterator<Item = (&'t String, &'t Planned)>,
+    values: &[f32],
+    precision: Precision,
+) -> Vec<u8> {
+    let (dtype, bytes) = precision.encode(values);
+    let width = bytes.len() / values.len().max(1);
+    let views = named.map(|(name, tensor)| {
+        let data = &bytes[tensor.place.start * width..tensor.place.end * width];
+        let view = TensorView::new(dtype, tensor.shape.clone(), data);
+        (name, view.expect("a tensor's place has its shape"))
+    });
+    let format = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+    serialize(views, Some(format)).expect("names differ and shapes fit")
+}
+
+/// The numbers of the tensors, which the checkpoint has under these names.
+pub(crate) fn read_values<'t>(
+    checkpoint: &Checkpoint<'_>,
+    tensors: &[Planned],
+    names: impl Iterator<Item = &'t String>,
+) -> Result<Vec<f32>> {
+    let mut values = zeros(tensors)?;
+    let mut staging = vec![0; STAGING];
+    for (tensor, name) in tensors.iter().zip(names) {
+        let values = &mut values[tensor.place.clone()];
+        checkpoint.read(&checkpoint.tensors[name], 0, values, &mut staging)?;
+    }
+    Ok(values)
+}
+
 /// Room for the tensors.
-fn zeros(tensors: &[Planned]) -> Result<Vec<f32>> {
+pub(crate) fn zeros(tensors: &[Planned]) -> Result<Vec<f32>> {
     let size = tensors.last().map_or(0, |last| last.place.end);
     let mut values = Vec::new();
     let reserved = values.try_reserve_exact(size);
