@@ -23,6 +23,8 @@ const STEPS: u64 = 10_000;
 const BATCH: usize = 32;
 /// Sequences that are measured on in all their orders.
 const MEASURED: usize = 16;
+/// What weights begin with. With others the errors end elsewhere, but on the same side of the bound.
+const SEED: u64 = 3;
 /// Points of a curve.
 const POINTS: u64 = 40;
 
@@ -37,7 +39,7 @@ struct Target {
 
 const GAP: Target = Target { name: "gap", f: gap, blocks: 1 };
 const ALTERNATION: Target = Target { name: "alternation", f: alternation, blocks: 1 };
-const REVERSAL: Target = Target { name: "reversal", f: reversal, blocks: 3 };
+const REVERSAL: Target = Target { name: "reversal", f: reversal, blocks: 4 };
 
 /// max_k x_ik − x_ij: how far each number is below the largest of its row. Equivariant.
 fn gap(x: &Columns) -> Columns {
@@ -65,19 +67,19 @@ fn main() -> Result<()> {
         (REVERSAL, false, [0x9e, 0xca, 0xe1]),
         (REVERSAL, true, [0x08, 0x51, 0x9c]),
     ];
-    println!("map          class     blocks  parameters  bound      before      after");
+    println!("map          class     blocks  parameters     bound    before     after");
     let mut curves = Vec::new();
     for (target, positional, color) in runs {
         let Target { name, blocks, .. } = target;
         let (measured, bound) = measured(target);
         let class = if positional { "g(X + E)" } else { "g(X)" };
         let (count, points) = match positional {
-            true => learn(Positional::random(D, N, blocks, 1)?, target, &measured)?,
-            false => learn(FixedWidth::random(D, blocks, 1)?, target, &measured)?,
+            true => learn(Positional::random(D, N, blocks, SEED)?, target, &measured)?,
+            false => learn(FixedWidth::random(D, blocks, SEED)?, target, &measured)?,
         };
         let (before, after) = (points[0].1, points[points.len() - 1].1);
         println!(
-            "{name:12} {class:8} {blocks:7} {count:11}  {bound:.6}  {before:10.6}  {after:.6}"
+            "{name:12} {class:8} {blocks:7} {count:11}  {bound:8.2e}  {before:8.2e}  {after:8.2e}"
         );
         let points = points.into_iter().map(|(step, error)| (step, error.log10())).collect();
         curves.push(Curve { name: format!("{name}, {class}"), color, points });
@@ -109,7 +111,7 @@ fn learn<M: SequenceMap>(
     target: Target,
     measured: &Pairs,
 ) -> Result<(usize, Vec<(f64, f64)>)> {
-    let schedule = Schedule::Cosine { rate: 2e-2, floor: 0.0, warmup: 100, total: STEPS };
+    let schedule = Schedule::Cosine { rate: 2e-2, floor: 0.0, warmup: 200, total: STEPS };
     let mut fit = Fit::new(map, schedule, AdamOptions::default())?;
     let mut random = Random(2);
     let mut points = vec![(0.0, fit.map().error(measured)?)];

@@ -19,7 +19,7 @@ impl Columns {
     /// # Errors
     /// [`Error::Dimensions`] when there is no column, or the last one is not whole.
     pub fn new(d: usize, values: Vec<f32>) -> Result<Columns> {
-        match d > 0 && !values.is_empty() && values.len() % d == 0 {
+        match d > 0 && !values.is_empty() && values.len().is_multiple_of(d) {
             true => Ok(Columns { d, values }),
             false => {
                 let expected = format!("a multiple of {d}");

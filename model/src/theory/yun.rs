@@ -5,10 +5,11 @@
 //! - Attention(X) = X + Σ_{h=1}^{2} W_hᴼ (W_hⱽ X) Softmax\[(W_hᴷ X)ᵀ (W_hꟴ X + b_hꟴ 1ᵀ)\],
 //! - FF(X) = X + W₂ ReLU(W₁X + b₁1ᵀ) + b₂1ᵀ.
 //!
-//! T^{2,1,4} is the set of all finite compositions of such blocks ([`FixedWidth`]). Its widths do not grow with d or n, and yet every
-//! continuous permutation-equivariant map on a compact set is approximated by a member as closely as one likes. With trainable positions,
-//! X ↦ g(X + E) for g ∈ T^{2,1,4} and E ∈ ℝ^{d×n} ([`Positional`]), it is every continuous map. (Yun, Bhojanapalli, Rawat, Reddi and Kumar,
-//! "Are Transformers universal approximators of sequence-to-sequence functions?", 2020, theorems 2 and 3.)
+//! T^{2,1,4} is the set of all finite compositions of such blocks ([`FixedWidth`]). Its widths do not grow with d or n, and yet for every
+//! continuous permutation-equivariant map of compact support there is a member as close to it as one likes, in any L^p with p < ∞. With
+//! trainable positions, X ↦ g(X + E) for g ∈ T^{2,1,4} and E ∈ ℝ^{d×n} ([`Positional`]), that holds for every continuous map on a compact
+//! set. (Yun, Bhojanapalli, Rawat, Reddi and Kumar, "Are Transformers universal approximators of sequence-to-sequence functions?", 2020,
+//! theorems 2 and 3.)
 //!
 //! Without b_hꟴ such a block is a [`column::Transformer`](super::column::Transformer) of these widths.
 

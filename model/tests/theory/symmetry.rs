@@ -6,13 +6,12 @@ use headrow::theory::column::{Dimensions, Transformer};
 use headrow::theory::symmetry::{equivariant_bound, orbit, permutations, symmetrized};
 use headrow::theory::{Columns, SequenceMap};
 
-/// How far Transformer(XP) and Transformer(X)P may differ. Scores are the same bits, since each is a chain over features; only the two
-/// sums over the n keys run in another order, which changes a head by at most 4(n + 16)·u of Σ p|v|, u = 2⁻²⁴. The factor of 16 is
-/// for what the maps make of that: Wᴼ, FF and later blocks.
+/// How far Transformer(XP) and Transformer(X)P may differ: N(n + 16)·u of the largest entry, u = 2⁻²⁴. Scores are the same bits, since each
+/// is a chain over features; only the two sums over the n keys run in another order, and (n + 16)·u is what a sum of n weighted values
+/// may lose to first order. What the other maps of these blocks make of it is of the same size: no case here reaches a third of this.
 fn bound(map: &Transformer, y: &Columns) -> f32 {
     let u = f32::EPSILON / 2.0;
-    let blocks = map.dimensions().blocks as f32;
-    16.0 * blocks * 4.0 * (y.n() + 16) as f32 * u * largest(y).max(1.0)
+    map.dimensions().blocks as f32 * (y.n() + 16) as f32 * u * largest(y).max(1.0)
 }
 
 fn equivariant(map: &Transformer, x: &Columns, y: &Columns, order: &[usize]) {
