@@ -272,3 +272,34 @@ fn positions_are_bands_and_a_kernel() {
         assert!((point.1 - expected).abs() <= 1.5, "{k}: {} {expected}", point.1);
     }
 }
+
+/// The page's pictures and numbers, where it is: the packaged crate is without.
+#[test]
+fn the_page_shows_what_the_commands_give() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
+    let Ok(page) = std::fs::read_to_string(docs.join("ACCOUNTING.md")) else { return };
+    let commands = page.lines().filter_map(|line| line.strip_prefix("headrow plot "));
+    let mut drawn = 0;
+    for command in commands {
+        let Some((args, figure)) = command.split_once(" --out docs/") else { continue };
+        let words: Vec<&str> = args.split(' ').collect();
+        let picture = Picture::new(words[0]);
+        let (_, svg) = picture.plot(&words);
+        assert!(svg == std::fs::read_to_string(docs.join(figure)).unwrap(), "{figure} is another");
+        drawn += 1;
+    }
+    assert_eq!(drawn, 3);
+    let digits = page.replace(' ', "");
+    for (name, d) in [("base", 512), ("big", 1024)] {
+        let info = info(&["--config", name, "--vocab", "37000"]);
+        for pointer in ["/total", "/encoder/layer", "/decoder/layer"] {
+            let number = at(&info, &format!("/parameters{pointer}"));
+            assert!(digits.contains(&format!("{number}")), "{name}{pointer}: {number}");
+        }
+        let words = at(&info, "/parameters/published/vocabularies");
+        for word in words.as_array().unwrap() {
+            assert!(digits.contains(&word.to_string()), "{word}");
+        }
+        assert!(digits.contains(&format!("|{}|", 37_000 * d)), "{name}");
+    }
+}
