@@ -113,6 +113,15 @@ impl Part {
             work(unsafe { std::slice::from_raw_parts_mut(first.add(i * ld), cols) });
         }
     }
+
+    /// Zeros in all of it.
+    ///
+    /// # Safety
+    /// As for [`Part::each_row`].
+    pub(super) unsafe fn clear(self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.each_row(|row| row.fill(0.0)) };
+    }
 }
 
 /// x·factor, and +0 for −0.

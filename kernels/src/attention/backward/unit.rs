@@ -105,42 +105,29 @@ impl Call<'_> {
     ) {
         let Operands { cpu, shape, .. } = self.operands;
         let (nr, group) = (cpu.table.gemm.nr, shape.heads / shape.kv_heads);
-        let (d_k, d_v) = (shape.d_k, shape.d_v);
+        let AttentionShape { d_k, d_v, .. } = *shape;
         let key_rows = sequence.row..sequence.row + sequence.keys;
         let dk = self.dk.part(key_rows.clone(), kv_head * d_k, d_k);
         let dv = self.dv.part(key_rows, kv_head * d_v, d_v);
         let queries = sequence.count();
         if queries == 0 {
             // SAFETY: rows and columns of this unit; the caller's promise.
-            unsafe {
-                dk.each_row(|row| row.fill(0.0));
-                dv.each_row(|row| row.fill(0.0));
-            }
-            return;
+            return unsafe {
+                dk.clear();
+                dv.clear();
+            };
         }
         let keys = sequence.keys_for(0..queries);
-        let rows = sequence.row + keys.start..sequence.row + keys.end;
-        let k = self.k.rows_range(rows.clone()).columns(kv_head * d_k..(kv_head + 1) * d_k);
-        let v = self.v.rows_range(rows).columns(kv_head * d_v..(kv_head + 1) * d_v);
-        let run = |base, ld, panel| Runs { base, first: keys.start, ld, panel, pages: None };
-
-        let (panels, mut stack) = stack.take::<f32>(keys.len().next_multiple_of(nr) * d_k);
-        pack_keys(cpu, k, panels);
-        let keys_across = run(panels.as_ptr(), d_k, 0);
-        let (panels, mut stack) = stack.take::<f32>(keys.len().next_multiple_of(nr) * d_v);
-        pack_keys(cpu, v, panels);
-        let values_across = run(panels.as_ptr(), d_v, 0);
+        let across = keys.len().next_multiple_of(nr);
         // Few queries read the keys where they lie.
         let packed = queries * group >= self.blocking.pack_keys;
         let columns = if packed { d_k.next_multiple_of(nr) } else { 0 };
-        let (panels, mut stack) = stack.take::<f32>(keys.len() * columns);
-        let keys_down = if packed {
-            pack_values(k, nr, panels);
-            run(panels.as_ptr(), nr, keys.len() * nr)
-        } else {
-            run(k.as_ptr(), k.stride(), nr)
-        };
-
+        let (keys_across, mut stack) = stack.take::<f32>(across * d_k);
+        let (values_across, mut stack) = stack.take::<f32>(across * d_v);
+        let (keys_down, mut stack) = stack.take::<f32>(keys.len() * columns);
+        let panels = [keys_across, values_across, keys_down];
+        let [keys_across, values_across, keys_down] =
+            self.pack(sequence.row, kv_head, keys, panels);
         let unit = Unit { sequence, keys_across, values_across, keys_down, dk, dv };
         // Of equal blocks none is small.
         let rows = queries.div_ceil(queries.div_ceil(self.blocking.rows));
@@ -161,6 +148,32 @@ impl Call<'_> {
             (cpu.table.rows.scale)(shape.scale, dk);
             (cpu.table.rows.scale)(1.0, dv);
         }
+    }
+
+    /// Some keys of a sequence that begins at row `row`, packed for Q·Kᵀ, dO·Vᵀ and dX·K; without memory for the last it reads them
+    /// where they lie.
+    fn pack<'r>(
+        &self,
+        row: usize,
+        kv_head: usize,
+        keys: Range<usize>,
+        [keys_across, values_across, keys_down]: [&mut [f32]; 3],
+    ) -> [Runs<'r>; 3] {
+        let Operands { cpu, shape, .. } = self.operands;
+        let (nr, d_k, d_v) = (cpu.table.gemm.nr, shape.d_k, shape.d_v);
+        let rows = row + keys.start..row + keys.end;
+        let k = self.k.rows_range(rows.clone()).columns(kv_head * d_k..(kv_head + 1) * d_k);
+        let v = self.v.rows_range(rows).columns(kv_head * d_v..(kv_head + 1) * d_v);
+        let run = |base, ld, panel| Runs { base, first: keys.start, ld, panel, pages: None };
+        pack_keys(cpu, k, keys_across);
+        pack_keys(cpu, v, values_across);
+        let down = if keys_down.is_empty() {
+            run(k.as_ptr(), k.stride(), nr)
+        } else {
+            pack_values(k, nr, keys_down);
+            run(keys_down.as_ptr(), nr, keys.len() * nr)
+        };
+        [run(keys_across.as_ptr(), d_k, 0), run(values_across.as_ptr(), d_v, 0), down]
     }
 
     /// The part of some queries of one head in the gradients; `begins` says that it is the unit's first.
@@ -207,16 +220,34 @@ impl Call<'_> {
         };
         if block.all.is_empty() {
             // SAFETY: rows and columns of this unit.
-            unsafe {
-                dq.each_row(|row| row.fill(0.0));
+            return unsafe {
+                dq.clear();
                 block.begin(unit);
-            }
-            return;
+            };
         }
         if width >= self.blocking.copy_rows {
             block.rows = block.rows.copied(d_k, q_copy);
             block.d_out = block.d_out.copied(d_v, d_out_copy);
         }
+        // SAFETY: the block is of this unit, and the memory is as large as it asks for.
+        unsafe { self.products(unit, &mut block, seen, [weights, d, transposed], dq, &mut stack) };
+    }
+
+    /// The five products of a block, around the row by row part between them.
+    ///
+    /// # Safety
+    /// As [`Call::unit`], whose block it is; `memory` holds its rows twice, and once transposed.
+    unsafe fn products(
+        &self,
+        unit: &Unit<'_>,
+        block: &mut Block<'_>,
+        seen: &[Seen],
+        [weights, d, transposed]: [&mut [f32]; 3],
+        dq: Part,
+        stack: &mut Stack<'_>,
+    ) {
+        let Operands { cpu, shape, .. } = self.operands;
+        let (count, ld) = (block.rows.count, block.ld);
         // SAFETY: the unit's keys hold those of the block; the products write rows and columns of this unit, and
         // scratch memory that is the block's.
         unsafe {
@@ -227,15 +258,15 @@ impl Call<'_> {
             };
             scores(&block.rows, unit.keys_across, weights);
             scores(&block.d_out, unit.values_across, d);
-            block.marked = !self.differentiate(&block, seen, weights, d, &mut stack);
+            block.marked = !self.differentiate(block, seen, weights, d, stack);
             if block.all.len() < unit.sequence.keys || block.marked {
                 block.begin(unit);
             }
             let (b, ldb) = (block.d_out.q, block.d_out.ldq);
-            self.over_queries(&block, weights, transposed, (b, ldb), unit.dv);
+            self.over_queries(block, weights, transposed, (b, ldb), unit.dv);
             let (b, ldb) = (block.rows.q, block.rows.ldq);
-            self.over_queries(&block, d, transposed, (b, ldb), unit.dk);
-            self.over_keys(unit, &block, d, dq);
+            self.over_queries(block, d, transposed, (b, ldb), unit.dk);
+            self.over_keys(unit, block, d, dq);
             (cpu.table.rows.scale)(shape.scale, dq);
         }
     }
@@ -373,7 +404,7 @@ impl Call<'_> {
         let keys = unit.keys_down;
         if marked {
             // SAFETY: rows and columns of the unit.
-            unsafe { dq.each_row(|row| row.fill(0.0)) };
+            unsafe { dq.clear() };
         }
         for (run, b) in keys.cut(base + all.start..base + all.end, self.blocking.keys) {
             // SAFETY: the keys of the block are within those of the unit, and its rows of `dx` hold them.
@@ -412,8 +443,8 @@ impl Block<'_> {
         if std::mem::take(&mut self.begins) {
             // SAFETY: the caller's promise.
             unsafe {
-                unit.dk.each_row(|row| row.fill(0.0));
-                unit.dv.each_row(|row| row.fill(0.0));
+                unit.dk.clear();
+                unit.dv.clear();
             }
         }
     }
