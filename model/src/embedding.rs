@@ -1,7 +1,7 @@
 //! §3.4: from ids to vectors: words times √d_model, plus position, plus token type; and back, from vectors to scores of words.
 
 #[cfg(feature = "train")]
-mod backward;
+pub(crate) mod backward;
 
 #[cfg(feature = "train")]
 pub(crate) use backward::{EmbeddingKept, PackedWords};

@@ -195,6 +195,17 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
+    /// A label that the head does not know.
+    #[cfg(feature = "train")]
+    #[error("sequence {sequence}: label {label} of a head with {labels}")]
+    Label {
+        /// Which sequence of the batch.
+        sequence: usize,
+        /// The label.
+        label: u32,
+        /// How many the head has.
+        labels: usize,
+    },
     /// Training came upon NaN or ∞. The step that met it changed nothing.
     #[cfg(feature = "train")]
     #[error("step {step}: {what} is {value}")]

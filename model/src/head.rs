@@ -2,9 +2,14 @@
 
 #[cfg(feature = "train")]
 mod backward;
+#[cfg(feature = "train")]
+mod labelling;
 
 #[cfg(feature = "train")]
-pub(crate) use backward::MaskedLmKept;
+pub(crate) use {
+    backward::MaskedLmKept,
+    labelling::{Back, LabelHead},
+};
 
 use crate::embedding::ReadOut;
 use crate::error::{Error, Result};
@@ -78,6 +83,23 @@ impl Head {
 pub(crate) enum Squash {
     Tanh,
     Relu,
+}
+
+impl Squash {
+    /// What the map before it can do on the way.
+    fn activation(self) -> Activation {
+        match self {
+            Squash::Tanh => Activation::Identity,
+            Squash::Relu => Activation::Relu,
+        }
+    }
+
+    /// What is left to do.
+    fn finish(self, call: Call<'_>, x: MatMut<'_>) {
+        if let Squash::Tanh = self {
+            tanh(call.cpu, call.par, x);
+        }
+    }
 }
 
 /// What a sequence classifier's last map reads.
@@ -277,14 +299,9 @@ fn first_dense(
 ) {
     let (mut first, mut stack) = take(stack, encoded.segments.len(), encoded.hidden.cols());
     first_states(encoded, first.reborrow());
-    let activation = match squash {
-        Squash::Tanh => Activation::Identity,
-        Squash::Relu => Activation::Relu,
-    };
-    dense.forward(call, first.as_ref(), activation, None, out.reborrow(), &mut stack);
-    if let Squash::Tanh = squash {
-        tanh(call.cpu, call.par, out);
-    }
+    let (x, activation) = (first.as_ref(), squash.activation());
+    dense.forward(call, x, activation, None, out.reborrow(), &mut stack);
+    squash.finish(call, out);
 }
 
 /// out ← squash(x_first·W₁ + b₁)·W₂ + b₂, a row per sequence; or without the first map.

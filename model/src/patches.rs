@@ -3,6 +3,9 @@
 //! (Dosovitskiy et al., "An Image is Worth 16x16 Words", 2021.) The convolution whose steps are as wide as its
 //! kernel is a linear map of patches, so it is one product: patches as rows, channel after channel.
 
+#[cfg(feature = "train")]
+mod backward;
+
 use crate::linear::{Call, Linear, room, take};
 use crate::origin::Values;
 use crate::size::Size;

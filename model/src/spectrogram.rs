@@ -5,6 +5,12 @@
 //! one stretch, and it overlaps with the next one; but every second or third window does not. So the windows are
 //! the rows of two or three matrices that lie in the input itself, and nothing is gathered.
 
+#[cfg(feature = "train")]
+mod backward;
+
+#[cfg(feature = "train")]
+pub(crate) use backward::SpectrogramKept;
+
 use crate::linear::{Call, Linear, room};
 use crate::origin::Values;
 use crate::size::Size;
@@ -90,8 +96,31 @@ fn lay_out(call: Call<'_>, spectrogram: Mat<'_>, padded: MatMut<'_>) {
     });
 }
 
-/// out ← GELU(windows·W + b) + residual. Window t begins at frame `stride`·t of `padded`, which holds the frames one behind
-/// the other.
+/// Every `step`-th window of an input, from window `first` on: none overlaps with the next.
+#[derive(Clone, Copy)]
+struct Windows {
+    first: usize,
+    step: usize,
+    /// Numbers of a window, and from the begin of one to the begin of the next.
+    width: usize,
+    hop: usize,
+}
+
+impl Windows {
+    /// `count` windows of so many numbers, one at every `stride`-th frame, parted so.
+    fn parted(width: usize, stride: usize, count: usize) -> impl Iterator<Item = Windows> {
+        let (hop, step) = (stride * width / TAPS, TAPS.div_ceil(stride));
+        (0..step.min(count)).map(move |first| Windows { first, step, width, hop })
+    }
+
+    /// The windows that belong to `count` rows of a result, as rows. `padded` holds the frames one behind the other.
+    fn of(self, padded: &[f32], count: usize) -> Mat<'_> {
+        let Windows { first, step, width, hop } = self;
+        Mat::with_stride(&padded[first * hop..], count, width, step * hop)
+    }
+}
+
+/// out ← GELU(windows·W + b) + residual, from the frames of `padded`.
 fn convolve(
     call: Call<'_>,
     map: &Linear,
@@ -101,12 +130,10 @@ fn convolve(
     mut out: MatMut<'_>,
     stack: &mut Stack<'_>,
 ) {
-    let window = map.weight.k();
-    let (hop, step) = (stride * window / TAPS, TAPS.div_ceil(stride));
-    for class in 0..step.min(out.rows()) {
-        let out = out.reborrow().every(class, step);
-        let windows = Mat::with_stride(&padded[class * hop..], out.rows(), window, step * hop);
-        let residual = residual.map(|residual| residual.every(class, step));
+    for part in Windows::parted(map.weight.k(), stride, out.rows()) {
+        let out = out.reborrow().every(part.first, part.step);
+        let windows = part.of(padded, out.rows());
+        let residual = residual.map(|residual| residual.every(part.first, part.step));
         let activation = Activation::GeluErf;
         map.forward(call, windows, activation, residual, out, stack);
     }

@@ -99,7 +99,9 @@ fn heads(config: &Config, reader: &mut Reader<'_>) -> Result<Heads> {
     if reader.has_linear(POOLER) {
         heads.pooler = Some(reader.linear(&[Part::new(POOLER, d, d)])?);
     }
-    if reader.has_linear(CLASSIFIER) {
+    // The class of models that the config names, where there is no file to look at.
+    let named = config.architectures.iter().any(|name| name.ends_with("ForImageClassification"));
+    if reader.has_linear(CLASSIFIER) || (reader.has_no_file() && named) {
         let output = reader.labels(config, CLASSIFIER)?;
         heads.classifier = Some(Classifier { before: Before::Nothing, output });
     }

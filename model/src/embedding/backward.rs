@@ -56,8 +56,8 @@ impl EmbeddingKept {
     }
 }
 
-/// The number of the mask behind the embeddings.
-const MASK: u64 = 0;
+/// The number of the mask behind what enters a stack.
+pub(crate) const MASK: u64 = 0;
 
 impl Embedding {
     /// out ← dropout of what [`Embedding::forward`] gives, from parameters.
@@ -255,7 +255,7 @@ impl Embedding {
 }
 
 /// d_table\[ids\[i\]\] += scale·d\[i\].
-fn look_back(call: Call<'_>, ids: &[u32], scale: f32, d: Mat<'_>, d_table: &mut [f32]) {
+pub(crate) fn look_back(call: Call<'_>, ids: &[u32], scale: f32, d: Mat<'_>, d_table: &mut [f32]) {
     let (rows, cols) = (d_table.len() / d.cols().max(1), d.cols());
     embed_backward(call.cpu, call.par, ids, scale, d, MatMut::new(d_table, rows, cols));
 }

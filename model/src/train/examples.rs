@@ -86,19 +86,29 @@ impl<S: IntoIterator<Item = u32>> FromIterator<S> for Ragged {
 
 /// Examples that a step learns from together.
 ///
-/// | | `sources` | `targets` | `labels` |
-/// |---|---|---|---|
-/// | from sequence to sequence | x … `</s>` | `<s>` y₁ … yₙ | y₁ … yₙ `</s>` |
-/// | causal language model | none | `<s>` x₁ … xₙ₋₁ | x₁ … xₙ |
-/// | masked language model | none | x with masks | x where it is hidden or to be confirmed, else none |
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// | | `sources` | `targets` | `features` | `labels` |
+/// |---|---|---|---|---|
+/// | from sequence to sequence | x … `</s>` | `<s>` y₁ … yₙ | none | y₁ … yₙ `</s>` |
+/// | from spectrogram to sequence | none | `<s>` y₁ … yₙ | one for each target | y₁ … yₙ `</s>` |
+/// | causal language model | none | `<s>` x₁ … xₙ₋₁ | none | x₁ … xₙ |
+/// | masked language model | none | x with masks | none | x where it is hidden or to be confirmed, else none |
+/// | tags of tokens | none | x | none | one for each token |
+/// | classes of texts | none | x | none | one for each text |
+/// | classes of images | none | none | the images | one for each image |
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Examples {
     /// What the encoder beside a decoder reads: a sequence for each of the targets. None for a model of one stack.
     pub sources: Ragged,
     /// What the stack that is read out reads.
     pub targets: Ragged,
-    /// For each id of the targets what is to be predicted there; `None` counts nowhere.
+    /// Images (channels × rows × columns) or log-mel spectrograms (bands × frames), one behind the other, in place of the sequences
+    /// of a stack that reads such.
+    pub features: Vec<f32>,
+    /// What is to be predicted of each id of the targets, or of each sequence or image, as the [`Goal`](super::Goal) is; `None`
+    /// counts nowhere.
     pub labels: Vec<Option<u32>>,
+    /// What is to be predicted where the goal is numbers: of each sequence or image as many as the head gives.
+    pub numbers: Vec<f32>,
     /// For each id of the targets its type, in a model that has such; where there are none given, all are 0.
     pub types: Vec<u32>,
 }
@@ -108,11 +118,13 @@ impl Examples {
     pub fn clear(&mut self) {
         self.sources.clear();
         self.targets.clear();
+        self.features.clear();
         self.labels.clear();
+        self.numbers.clear();
         self.types.clear();
     }
 
-    /// How many examples there are.
+    /// How many targets there are.
     pub fn len(&self) -> usize {
         self.targets.len()
     }
@@ -122,7 +134,7 @@ impl Examples {
         self.targets.is_empty()
     }
 
-    /// Tokens that are to be predicted.
+    /// Labels that count.
     pub fn predicted(&self) -> usize {
         self.labels.iter().flatten().count()
     }

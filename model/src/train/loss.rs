@@ -1,19 +1,22 @@
-//! Sums of losses over tokens.
+//! Sums of losses over what is predicted: tokens, or sequences.
 
+use headrow_kernels::TokenLoss;
 use serde::{Deserialize, Serialize};
 use std::ops::AddAssign;
 
 /// Losses of predicted tokens, summed, so that those of several batches can be added up.
+///
+/// Where sequences or images are predicted, these take the place of tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Loss {
-    /// Σ of the cross-entropies with smoothed labels, in nats: what is trained on.
+    /// Σ of the cross-entropies with smoothed labels, in nats, or of the square errors: what is trained on.
     pub smoothed: f64,
-    /// Σ −ln p of the labels.
+    /// Σ −ln p of the labels; the square errors again where numbers are predicted.
     pub nll: f64,
     /// Tokens that are predicted.
     pub tokens: usize,
-    /// Those whose label had the highest score.
+    /// Those whose label had the highest score; none of numbers.
     pub correct: usize,
 }
 
@@ -45,6 +48,16 @@ impl AddAssign for Loss {
         self.nll += other.nll;
         self.tokens += other.tokens;
         self.correct += other.correct;
+    }
+}
+
+/// Adds the losses of those labels that count.
+pub(super) fn add_up(loss: &mut Loss, labels: &[Option<u32>], losses: &[TokenLoss]) {
+    for (_, token) in labels.iter().zip(losses).filter(|(label, _)| label.is_some()) {
+        loss.smoothed += token.smoothed;
+        loss.nll += token.nll;
+        loss.tokens += 1;
+        loss.correct += usize::from(token.correct);
     }
 }
 

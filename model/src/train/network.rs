@@ -1,23 +1,28 @@
 //! A model in training: losses of examples, and their gradients.
 
-use super::examples::{Examples, Ragged};
+mod lay_out;
+
+use super::entrance::Given;
+use super::examples::Examples;
+use super::labels::{self, Wanted};
 use super::loss::Loss;
-use super::objective::{Dropping, Objective, Vectors};
+use super::objective::{Dropping, Goal, Objective, Vectors};
 use super::options::{Limits, NetworkOptions};
 use super::parameters::Parameters;
 use super::pass::{Masks, TrainingPass, grown};
 use super::read_out::{Answer, AnswerKept};
-use super::side::{Env, Given, Parts, Side};
+use super::side::{Env, Parts, Side};
 use super::stack::Layers;
 use crate::attention::{Pass, SourceRows};
 use crate::checkpoint::{Plan, plan};
 use crate::config::Config;
-use crate::error::{Error, Problems, Result};
+use crate::error::{Error, Result};
+use crate::head::{Back, Heads};
 use crate::linear::Call;
 use crate::observer;
 use crate::transformer::Transformer;
 use crate::weights::Checkpoint;
-use headrow_kernels::{CrossEntropy, Mat, MatMut, Need, Scratch, Segment, Stack, Team};
+use headrow_kernels::{CrossEntropy, Mat, MatMut, Need, Scratch, Segment, Stack, Team, TokenLoss};
 use std::sync::Arc;
 
 /// Computes losses and gradients of one model, one batch at a time.
@@ -65,6 +70,8 @@ struct Buffers {
     /// Which rows of the source each sequence attends to.
     crossing: Vec<Segment>,
     answer: AnswerKept,
+    /// Of labels.
+    losses: Vec<TokenLoss>,
 }
 
 /// What both sides read in a pass.
@@ -80,6 +87,7 @@ struct Model<'a> {
     source: Option<Parts<'a>>,
     target: Parts<'a>,
     answer: Option<Answer<'a>>,
+    heads: &'a Heads,
 }
 
 impl<'a> Model<'a> {
@@ -97,9 +105,13 @@ impl<'a> Model<'a> {
             (Some(target), None) => (None, target),
             (None, None) => return Err(Error::NoStack { stack: "stack" }),
         };
-        Ok(Model { source, target, answer: Answer::of(transformer, d_model) })
+        let (answer, heads) = (Answer::of(transformer, d_model), &transformer.heads);
+        Ok(Model { source, target, answer, heads })
     }
 }
+
+/// Why a head is there in a pass.
+const CHECKED: &str = "the head was looked for with the labels";
 
 /// What a pass over the whole model shares.
 struct Run<'a> {
@@ -119,6 +131,35 @@ impl Run<'_> {
                 Some(SourceRows { encoded: side.output(), segments: crossing, keys: given.keys() });
         }
         target.forward(*env, model.target, inputs.target, encoded, stack);
+    }
+
+    /// The loss of what the stacks gave, and, with `gradients`, the gradient of their last states.
+    fn judge(
+        &self,
+        buffers: &mut Buffers,
+        examples: &Examples,
+        objective: &Objective,
+        gradients: Option<&mut [f32]>,
+        stack: &mut Stack<'_>,
+    ) -> Loss {
+        let Buffers { target, answer, losses, .. } = buffers;
+        let (pass, Examples { labels, numbers, .. }) = (bare(self.env), examples);
+        let (encoded, d) = target.encoded_and_gradient();
+        let Some(head) = objective.goal.head() else {
+            let how = CrossEntropy::default().with_smoothing(objective.smoothing);
+            let head = self.model.answer.expect(CHECKED);
+            let states = encoded.hidden;
+            return match gradients {
+                Some(to) => answer.learn(&pass, head, &how, states, labels, d, to, stack),
+                None => answer.evaluate(&pass, head, &how, states, labels, stack),
+            };
+        };
+        let head = self.model.heads.labelling(head).expect(CHECKED);
+        let wanted = Wanted { objective, labels, numbers };
+        let back = gradients.map(|gradients| Back { d, gradients });
+        let learning = back.is_some();
+        let judge = |scores: MatMut<'_>| wanted.judge(pass.call, scores, losses, learning);
+        head.judged(&pass, encoded, judge, back, stack)
     }
 
     /// Walks both stacks back from the gradient of the last states.
@@ -147,12 +188,12 @@ impl Run<'_> {
             let mut of_source = |layer, d: Mat<'_>| observe(observer::Side::Encoder, layer, d);
             side.backward(env, parts, given, None, gradients, &mut of_source, stack);
             // A shared table takes what the source says before what the target does.
-            side.embedding_backward(env, parts, given, gradients, stack);
+            side.entrance_backward(env, parts, given, gradients, stack);
         } else {
             let (parts, read) = (model.target, inputs.target);
             target.backward(env, parts, read, None, gradients, &mut of_target, stack);
         }
-        target.embedding_backward(env, model.target, inputs.target, gradients, stack);
+        target.entrance_backward(env, model.target, inputs.target, gradients, stack);
     }
 }
 
@@ -160,7 +201,7 @@ impl Network {
     /// A network for the models of `config`, with the tensors that this asks for.
     ///
     /// # Errors
-    /// When the config does not describe a model, reads images or spectrograms, or there is no memory.
+    /// When the config does not describe a model, or there is no memory.
     pub fn new(config: &Config, options: &NetworkOptions) -> Result<Network> {
         Network::build(config, &Checkpoint::nothing(), options)
     }
@@ -192,13 +233,16 @@ impl Network {
         let sides = scratch.map(|parts| Side::scratch(parts, d_model, &limits));
         let need = sides.fold(Need::NONE, Need::or);
         let need = need.or(model.answer.map_or(Need::NONE, |answer| answer.scratch(&limits)));
+        let of_labels = labels::scratch(model.heads, &limits, d_model);
+        let losses = vec![TokenLoss::default(); of_labels.map_or(0, |_| limits.rows)];
+        let need = need.or(of_labels.unwrap_or(Need::NONE));
         let refused = || Error::OutOfMemory(format!("{} bytes of scratch", need.bytes()));
         let scratch = Scratch::try_new(need).ok_or_else(refused)?;
         let team = match &options.pool {
             Some(pool) => Team::with_pool(Arc::clone(pool), limits.threads),
             None => Team::new(limits.threads),
         };
-        let buffers = Buffers { source, target, crossing, answer };
+        let buffers = Buffers { source, target, crossing, answer, losses };
         Ok(Network { config: config.clone(), plan, limits, team, scratch, buffers })
     }
 
@@ -219,17 +263,17 @@ impl Network {
 
     /// Bytes of all buffers. Nothing else is allocated by a batch.
     pub fn memory(&self) -> usize {
-        let Buffers { source, target, crossing, answer } = &self.buffers;
+        let Buffers { source, target, crossing, answer, losses } = &self.buffers;
         let sides = target.bytes() + source.as_ref().map_or(0, Side::bytes);
-        sides + grown(crossing) + answer.bytes() + self.scratch.bytes()
+        sides + grown(crossing) + answer.bytes() + grown(losses) + self.scratch.bytes()
     }
 
     /// The losses of examples, without dropout.
     ///
     /// # Errors
     /// Before anything is computed: when the parameters are those of another model, the batch is larger than the network was made
-    /// for, lengths do not fit, a sequence is empty or too long, an id or a label is outside the vocabulary, or the
-    /// model has no scores of words.
+    /// for, lengths do not fit, a sequence is empty or too long, an id or a label is outside the vocabulary or beyond the
+    /// labels, or the model has no head for the goal.
     pub fn evaluate(
         &mut self,
         parameters: &Parameters,
@@ -237,14 +281,10 @@ impl Network {
         objective: &Objective,
     ) -> Result<Loss> {
         let inputs = self.lay_out_examples(parameters, examples)?;
-        self.check_labels(&examples.labels)?;
-        let how = CrossEntropy::default().with_smoothing(objective.smoothing);
+        self.check_labels(objective.goal, examples)?;
         self.run(parameters, inputs, None, |run, buffers, stack| {
             run.forward(buffers, stack);
-            let Buffers { target, answer, .. } = buffers;
-            let head = run.model.answer.expect("checked with the labels");
-            let (pass, states) = (bare(run.env), target.output());
-            answer.evaluate(&pass, head, &how, states, &examples.labels, stack)
+            run.judge(buffers, examples, objective, None, stack)
         })
     }
 
@@ -281,16 +321,11 @@ impl Network {
         observe: &mut dyn FnMut(observer::Side, usize, Mat<'_>),
     ) -> Result<Loss> {
         let inputs = self.lay_out_examples(parameters, examples)?;
-        self.check_labels(&examples.labels)?;
+        self.check_labels(objective.goal, examples)?;
         check_length("gradients", parameters.values().len(), gradients.len())?;
-        let how = CrossEntropy::default().with_smoothing(objective.smoothing);
         self.run(parameters, inputs, dropping, |run, buffers, stack| {
             run.forward(buffers, stack);
-            let Buffers { target, answer, .. } = buffers;
-            let head = run.model.answer.expect("checked with the labels");
-            let (pass, labels) = (bare(run.env), &examples.labels);
-            let (states, d) = target.output_and_gradient();
-            let loss = answer.learn(&pass, head, &how, states, labels, d, gradients, stack);
+            let loss = run.judge(buffers, examples, objective, Some(gradients), stack);
             run.backward(buffers, gradients, observe, stack);
             loss
         })
@@ -306,15 +341,40 @@ impl Network {
         examples: &Examples,
         out: &mut [f32],
     ) -> Result<()> {
+        self.scores(parameters, examples, Goal::Words, out)
+    }
+
+    /// What the head of a goal gives, without dropout: a row for each token, or for each sequence or image, of scores of its words
+    /// or labels, or of its numbers.
+    ///
+    /// # Errors
+    /// As [`Network::logits`].
+    pub fn scores(
+        &mut self,
+        parameters: &Parameters,
+        examples: &Examples,
+        goal: Goal,
+        out: &mut [f32],
+    ) -> Result<()> {
         let inputs = self.lay_out_examples(parameters, examples)?;
-        let (rows, v) = (self.buffers.target.len(), self.answer()?.vocabulary());
-        check_length("the scores", rows * v, out.len())?;
-        let out = MatMut::new(out, rows, v);
+        let (rows, columns) = self.scored(goal)?;
+        check_length("the scores", rows * columns, out.len())?;
+        let mut out = MatMut::new(out, rows, columns);
         self.run(parameters, inputs, None, |run, buffers, stack| {
             run.forward(buffers, stack);
             let Buffers { target, answer, .. } = buffers;
-            let head = run.model.answer.expect("it was asked for its vocabulary");
-            answer.scores(&bare(run.env), head, target.output(), out, stack);
+            let (pass, (encoded, _)) = (bare(run.env), target.encoded_and_gradient());
+            match goal.head() {
+                None => {
+                    let head = run.model.answer.expect(CHECKED);
+                    answer.scores(&pass, head, encoded.hidden, out, stack);
+                }
+                Some(head) => {
+                    let head = run.model.heads.labelling(head).expect(CHECKED);
+                    let copy = |scores: MatMut<'_>| out.copy_from(scores.as_ref());
+                    head.judged(&pass, encoded, copy, None, stack);
+                }
+            }
         })
     }
 
@@ -396,103 +456,6 @@ impl Network {
 
     fn model(&self) -> Result<Model<'_>> {
         Model::of(&self.plan.transformer, self.config.d_model)
-    }
-
-    fn answer(&self) -> Result<Answer<'_>> {
-        self.model()?.answer.ok_or(Error::NoHead { head: "read-out" })
-    }
-
-    fn lay_out_examples<'e>(
-        &mut self,
-        parameters: &Parameters,
-        examples: &'e Examples,
-    ) -> Result<Inputs<'e>> {
-        let lengths = |ragged: &'e Ragged| ragged.iter().map(<[u32]>::len);
-        let source = self.buffers.source.is_some();
-        if let Some(side) = &mut self.buffers.source {
-            side.lay_out(lengths(&examples.sources))?;
-        }
-        self.buffers.target.lay_out(lengths(&examples.targets))?;
-        let source = source.then(|| Given::Ids(examples.sources.ids(), None));
-        let types = (!examples.types.is_empty()).then_some(&examples.types[..]);
-        let inputs = Inputs { source, target: Given::Ids(examples.targets.ids(), types) };
-        self.check(parameters, inputs)?;
-        Ok(inputs)
-    }
-
-    fn lay_out_vectors<'v>(
-        &mut self,
-        parameters: &Parameters,
-        sources: Option<Vectors<'v>>,
-        targets: Vectors<'v>,
-    ) -> Result<Inputs<'v>> {
-        let mut source = None;
-        if let Some(side) = &mut self.buffers.source {
-            let sources = sources.unwrap_or_default();
-            side.lay_out(sources.lengths.iter().copied())?;
-            source = Some(sources.into());
-        }
-        self.buffers.target.lay_out(targets.lengths.iter().copied())?;
-        let inputs = Inputs { source, target: targets.into() };
-        self.check(parameters, inputs)?;
-        Ok(inputs)
-    }
-
-    /// What was laid out against what is given and what it is computed from; pairs the sequences of both sides.
-    fn check(&mut self, parameters: &Parameters, inputs: Inputs<'_>) -> Result<()> {
-        self.check_parameters(parameters)?;
-        let d_model = self.config.d_model;
-        let model = Model::of(&self.plan.transformer, d_model)?;
-        let Buffers { source, target, crossing, .. } = &mut self.buffers;
-        target.check(model.target, inputs.target, d_model)?;
-        crossing.clear();
-        if let (Some(side), Some(parts), Some(given)) = (source, model.source, inputs.source) {
-            side.check(parts, given, d_model)?;
-            let (sources, targets) = (side.segments(), target.segments());
-            if sources.len() != targets.len() {
-                let (expected, actual) = (targets.len(), sources.len());
-                return Err(Error::Lengths { what: "sources", expected, actual });
-            }
-            let pairs = targets.iter().zip(sources);
-            crossing.extend(pairs.map(|(target, source)| {
-                Segment::full(target.queries.clone(), source.queries.clone())
-            }));
-        }
-        Ok(())
-    }
-
-    fn check_parameters(&self, parameters: &Parameters) -> Result<()> {
-        let (own, given) = (&self.plan.tensors, parameters.planned());
-        let mut problems = Problems::default();
-        for (own, given) in own.iter().zip(given) {
-            if (&own.name, &own.shape) != (&given.name, &given.shape) {
-                problems.add(|| {
-                    let (name, shape) = (&given.name, &given.shape);
-                    format!("{name} {shape:?}, expected {} {:?}", own.name, own.shape)
-                });
-            }
-        }
-        if own.len() != given.len() {
-            problems.add(|| format!("{} tensors, expected {}", given.len(), own.len()));
-        }
-        match problems.count() {
-            0 => Ok(()),
-            _ => Err(Error::Weights { place: "parameters".to_owned(), problems }),
-        }
-    }
-
-    fn check_labels(&self, labels: &[Option<u32>]) -> Result<()> {
-        let (expected, actual) = (self.buffers.target.len(), labels.len());
-        if expected != actual {
-            return Err(Error::Lengths { what: "labels", expected, actual });
-        }
-        let vocabulary = self.answer()?.vocabulary();
-        let beyond = |label: &Option<u32>| label.is_some_and(|label| label as usize >= vocabulary);
-        let Some(at) = labels.iter().position(beyond) else { return Ok(()) };
-        let segments = self.buffers.target.segments();
-        let sequence = segments.partition_point(|segment| segment.queries.end <= at);
-        let (index, id) = (at - segments[sequence].queries.start, labels[at].unwrap_or_default());
-        Err(Error::TokenId { sequence, index, id, vocabulary })
     }
 
     /// One team for a whole pass.

@@ -2,22 +2,53 @@
 
 use crate::error::{Error, Result};
 pub use headrow_kernels::Smoothing;
+use serde::{Deserialize, Serialize};
 
-/// What is minimised: the cross-entropy of the labels.
+/// What is minimised.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Objective {
-    /// What targets are worth beside the labelled word; 0.1 in the paper (§5.4).
+    /// What is predicted.
+    pub goal: Goal,
+    /// What targets are worth beside the label; 0.1 in the paper (§5.4).
     pub smoothing: Smoothing,
 }
 
 impl Objective {
+    /// The same of another goal.
+    #[must_use]
+    pub fn with_goal(mut self, goal: Goal) -> Objective {
+        self.goal = goal;
+        self
+    }
+
     /// The same with label smoothing.
     #[must_use]
     pub fn with_smoothing(mut self, smoothing: Smoothing) -> Objective {
         self.smoothing = smoothing;
         self
     }
+}
+
+/// What is predicted, by which of the model's heads, and so what the labels of [`Examples`](super::Examples) are.
+///
+/// The loss is the cross-entropy of the labels, and of numbers the square error. A classifier whose model library counts a single
+/// label as regression learns by [`Goal::Numbers`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Goal {
+    /// A word at each token, by the read-out of a decoder or the head of a masked language model.
+    #[default]
+    Words,
+    /// A class of each sequence or image, by the sequence classifier ([`Head::SequenceClassifier`](crate::Head)).
+    Classes,
+    /// A class of each token, by the tagger ([`Head::TokenTagger`](crate::Head)).
+    Tags,
+    /// Of each sequence whether its second segment follows the first (0), by [`Head::NextSentence`](crate::Head).
+    NextSentence,
+    /// Numbers of each sequence or image, by the sequence classifier: Σ (y − t)²/n over its n outputs.
+    Numbers,
 }
 
 /// Dropout (§5.4): on what each sublayer gives, before it is added to its input, and on the sums of embeddings and

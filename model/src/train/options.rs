@@ -1,6 +1,6 @@
 //! Sizes of a network in training.
 
-use crate::config::{Config, StackConfig};
+use crate::config::{Config, Input, StackConfig};
 use crate::error::{Error, Result};
 use headrow_kernels::par::{MAX_THREADS, default_threads};
 use headrow_kernels::{Cpu, Isa};
@@ -13,7 +13,8 @@ use std::sync::Arc;
 pub struct NetworkOptions {
     /// Most tokens of a batch on each side, over all its sequences.
     pub max_tokens: usize,
-    /// Most tokens of one sequence. `None`: as many as the config declares, up to `max_tokens`.
+    /// Most tokens of one sequence. `None`: as many as the config declares, up to `max_tokens`. Images and spectrograms are as
+    /// long as they are, and `max_tokens` must have room for one.
     pub max_length: Option<usize>,
     /// Threads that work on a batch, the caller included. `None`: as many as [`default_threads`] finds.
     pub threads: Option<usize>,
@@ -70,13 +71,21 @@ impl NetworkOptions {
             Some(isa) => Cpu::with_isa(isa).ok_or(Error::Isa(isa))?,
             None => Cpu::detect(),
         };
-        let declared = |(_, stack): (_, &StackConfig)| match self.max_length {
-            Some(length) => length.min(stack.max_length()),
-            None => stack.usual_length(),
-        };
-        let longest = config.stacks().map(declared).max().unwrap_or(0);
+        let max_length = self.max_length;
+        let lengths = config.stacks().map(|(_, stack)| longest(stack, max_length));
+        let longest = lengths.max().unwrap_or(0).min(self.max_tokens);
         let threads = self.threads.unwrap_or_else(default_threads).clamp(1, MAX_THREADS);
-        Ok(Limits { rows: self.max_tokens, longest: longest.min(self.max_tokens), threads, cpu })
+        Ok(Limits { rows: self.max_tokens, max_length, longest, threads, cpu })
+    }
+}
+
+/// The longest sequence of a stack under a limit of the caller's, which does not count for images and spectrograms: they are
+/// as long as they are.
+pub(super) fn longest(stack: &StackConfig, limit: Option<usize>) -> usize {
+    match (&stack.input, limit) {
+        (Input::Patches { .. } | Input::Spectrogram { .. }, _) => stack.max_length(),
+        (_, Some(limit)) => limit.min(stack.max_length()),
+        (_, None) => stack.usual_length(),
     }
 }
 
@@ -84,7 +93,9 @@ impl NetworkOptions {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) rows: usize,
-    /// The longest sequence of either side, before its own limit.
+    /// The limit of the caller's.
+    pub(super) max_length: Option<usize>,
+    /// The longest sequence of either side.
     pub(super) longest: usize,
     pub(super) threads: usize,
     pub(super) cpu: Cpu,

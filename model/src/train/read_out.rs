@@ -1,6 +1,6 @@
 //! From the last states to losses and back, some rows at a time: tokens × vocabulary are never there at once.
 
-use super::loss::Loss;
+use super::loss::{Loss, add_up};
 use super::options::Limits;
 use super::pass::{TrainingPass, grown};
 use crate::embedding::{PackedWords, ReadOut};
@@ -281,13 +281,4 @@ fn packed(words: &mut Option<PackedWords>) -> &mut PackedWords {
 fn blocks(rows: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
     let block = rows.div_ceil(rows.div_ceil(most.max(1)).max(1)).max(1);
     (0..rows).step_by(block).map(move |first| first..rows.min(first + block))
-}
-
-fn add_up(loss: &mut Loss, labels: &[Option<u32>], losses: &[TokenLoss]) {
-    for (_, token) in labels.iter().zip(losses).filter(|(label, _)| label.is_some()) {
-        loss.smoothed += token.smoothed;
-        loss.nll += token.nll;
-        loss.tokens += 1;
-        loss.correct += usize::from(token.correct);
-    }
 }

@@ -1,43 +1,23 @@
 //! One stack of a network in training, with what it reads.
 
+use super::entrance::{EntranceKept, Given};
+use super::examples::Ragged;
 use super::objective::Vectors;
-use super::options::Limits;
+use super::options::{Limits, longest};
 use super::pass::{Masks, TrainingPass, grown};
 use super::stack::{Layers, Observed, Sight, Sinks, StackKept};
 use crate::attention::SourceRows;
 use crate::checkpoint::untrained_word;
-use crate::config::{Config, RelativePositions};
-use crate::embedding::{Embedding, EmbeddingKept, Tokens};
+use crate::config::{Config, Input, RelativePositions};
 use crate::error::{Error, Result};
+use crate::head::Encoded;
 use crate::linear::Call;
 use crate::position::{BucketRange, bucket};
 use crate::session::check::{check_ids, check_length};
 use crate::session::places::PlaceTables;
+use crate::spectrogram::STRIDE;
 use crate::transformer::Entrance;
 use headrow_kernels::{Mat, MatMut, Need, Segment, Stack};
-
-/// What a side reads in a pass.
-#[derive(Clone, Copy)]
-pub(super) enum Given<'a> {
-    Ids(&'a [u32], Option<&'a [u32]>),
-    Vectors(Vectors<'a>),
-}
-
-impl<'a> Given<'a> {
-    /// Which tokens are seen.
-    pub(super) fn keys(self) -> Option<&'a [bool]> {
-        match self {
-            Given::Ids(..) => None,
-            Given::Vectors(vectors) => vectors.seen,
-        }
-    }
-}
-
-impl<'a> From<Vectors<'a>> for Given<'a> {
-    fn from(vectors: Vectors<'a>) -> Given<'a> {
-        Given::Vectors(vectors)
-    }
-}
 
 /// What both sides compute from.
 #[derive(Clone, Copy)]
@@ -54,15 +34,6 @@ pub(super) struct Parts<'a> {
     pub(super) layers: Layers<'a>,
 }
 
-impl<'a> Parts<'a> {
-    fn embedding(self) -> Option<&'a Embedding> {
-        match self.entrance {
-            Entrance::Embedding(embedding) => Some(embedding),
-            _ => None,
-        }
-    }
-}
-
 /// Buffers of one side, and where its tokens stand.
 #[derive(Debug)]
 pub(super) struct Side {
@@ -75,8 +46,10 @@ pub(super) struct Side {
     types: usize,
     /// An id whose look-ups teach nothing.
     untrained: Option<u32>,
+    /// Numbers of an image or a spectrogram, 0 where neither is read, and rows that it gives.
+    each: (usize, usize),
     kept: StackKept,
-    embedding: Option<EmbeddingKept>,
+    entrance: EntranceKept,
     tables: PlaceTables,
     heads: usize,
     /// The bucket of each column of the biases by distance.
@@ -92,16 +65,8 @@ impl Side {
         let causal = matches!(parts.layers, Layers::Decoder(_));
         let stack = if causal { config.decoder()? } else { config.encoder()? };
         let (d_model, untrained) = (config.d_model, untrained_word(config));
-        if matches!(parts.entrance, Entrance::Patches(_) | Entrance::Spectrogram(_)) {
-            return Err(Error::Unsupported {
-                place: "training".to_owned(),
-                field: "input".to_owned(),
-                value: stack.input.name().to_owned(),
-                hint: " (expected tokens or vectors)".to_owned(),
-            });
-        }
         let rows = limits.rows;
-        let longest = limits.longest.min(stack.max_length()).max(1);
+        let longest = longest(stack, limits.max_length).min(rows).max(1);
         let mut buckets = Vec::new();
         let mut learned = Vec::new();
         if let RelativePositions::Buckets { buckets: count, max_distance } = stack.relative {
@@ -122,8 +87,9 @@ impl Side {
             vocabulary: stack.vocabulary(),
             types: tokens.map_or(0, |tokens| tokens.token_types),
             untrained: untrained.filter(|&id| (id as usize) < stack.vocabulary()),
+            each: (features(&stack.input), stack.max_length()),
             kept: StackKept::new(parts.layers, rows, d_model),
-            embedding: parts.embedding().map(|embedding| EmbeddingKept::new(embedding, rows)),
+            entrance: EntranceKept::new(parts.entrance, rows),
             tables,
             heads: stack.heads,
             d_table: vec![0.0; buckets.len() * stack.heads],
@@ -136,19 +102,16 @@ impl Side {
 
     /// Scratch of its passes.
     pub(super) fn scratch(parts: Parts<'_>, d_model: usize, limits: &Limits) -> Need {
-        let Limits { rows, longest, threads, cpu } = *limits;
+        let Limits { rows, longest, threads, cpu, .. } = *limits;
         let layers = parts.layers.scratch(cpu, threads, rows, longest, d_model);
-        let embedding = parts.embedding();
-        let embedding = embedding.map(|e| e.training_scratch(cpu, threads, rows, d_model));
-        layers.or(embedding.unwrap_or(Need::NONE))
+        layers.or(parts.entrance.training_scratch(cpu, threads, rows, d_model))
     }
 
     /// Bytes that it takes.
     pub(super) fn bytes(&self) -> usize {
         let lists = grown(&self.segments) + grown(&self.places) + grown(&self.buckets);
-        let embedding = self.embedding.as_ref().map_or(0, EmbeddingKept::bytes);
         let gradients = grown(&self.d) + grown(&self.d_table);
-        self.kept.bytes() + embedding + self.tables.size() + lists + gradients
+        self.kept.bytes() + self.entrance.bytes() + self.tables.size() + lists + gradients
     }
 
     /// Where the sequences of a batch stand.
@@ -177,6 +140,33 @@ impl Side {
         Ok(())
     }
 
+    /// Whether it reads images or spectrograms.
+    pub(super) fn reads_features(&self) -> bool {
+        self.each.0 > 0
+    }
+
+    /// Lays out what it reads of examples: features where it reads such, else sequences of ids with their types.
+    pub(super) fn lay_out_examples<'e>(
+        &mut self,
+        sequences: &'e Ragged,
+        types: &'e [u32],
+        features: &'e [f32],
+    ) -> Result<Given<'e>> {
+        // Sequences beside features are of the wrong kind, which the check of both finds.
+        if !self.reads_features() || !sequences.is_empty() {
+            self.lay_out(sequences.iter().map(<[u32]>::len))?;
+            return Ok(Given::Ids(sequences.ids(), (!types.is_empty()).then_some(types)));
+        }
+        let (each, rows) = self.each;
+        let count = features.len().div_ceil(each);
+        if features.len() != count * each {
+            let what = "numbers of images or spectrograms";
+            return Err(Error::Lengths { what, expected: count * each, actual: features.len() });
+        }
+        self.lay_out(std::iter::repeat_n(rows, count))?;
+        Ok(Given::Features(features))
+    }
+
     /// That what is given is what is read, and fits the lengths.
     pub(super) fn check(&self, parts: Parts<'_>, given: Given<'_>, d_model: usize) -> Result<()> {
         let rows = self.places.len();
@@ -199,10 +189,11 @@ impl Side {
                 lengths("marks of vectors", rows, seen.map_or(rows, <[bool]>::len))?;
                 lengths("numbers of vectors", rows * d_model, values.len())
             }
-            (Entrance::Vectors, _) => {
-                Err(Error::WrongInput { expected: "vectors", actual: "tokens" })
+            // Their numbers were compared with what they are when they were laid out.
+            (Entrance::Patches(_) | Entrance::Spectrogram(_), Given::Features(_)) => Ok(()),
+            (entrance, given) => {
+                Err(Error::WrongInput { expected: reads(entrance), actual: given.name() })
             }
-            _ => Err(Error::WrongInput { expected: "tokens", actual: "vectors" }),
         }
     }
 
@@ -223,10 +214,17 @@ impl Side {
 
     /// The last states, and where their gradient is to be written.
     pub(super) fn output_and_gradient(&mut self) -> (Mat<'_>, MatMut<'_>) {
+        let (encoded, d) = self.encoded_and_gradient();
+        (encoded.hidden, d)
+    }
+
+    /// The last states as heads read them, and where their gradient is to be written.
+    pub(super) fn encoded_and_gradient(&mut self) -> (Encoded<'_>, MatMut<'_>) {
         let rows = self.places.len();
-        let output = self.kept.output(rows);
-        let d_model = output.cols();
-        (output, MatMut::new(&mut self.d[..rows * d_model], rows, d_model))
+        let hidden = self.kept.output(rows);
+        let d_model = hidden.cols();
+        let d = MatMut::new(&mut self.d[..rows * d_model], rows, d_model);
+        (Encoded { hidden, segments: &self.segments }, d)
     }
 
     /// The gradient of what entered, after a pass back.
@@ -252,23 +250,12 @@ impl Side {
             table.refill(|head, column| numbers[buckets[column] * heads + head]);
         }
         let rows = self.places.len();
-        let Side { kept, embedding, tables, places, segments, number, .. } = self;
+        let Side { kept, entrance, tables, places, segments, number, .. } = self;
         let masks = env.masks.map(|masks| Masks { side: *number, ..masks });
         let pass = tables.pass(env.call, places);
         let pass = TrainingPass { pass, parameters: env.parameters, masks, keys: given.keys() };
-        match (given, parts.embedding(), embedding) {
-            (Given::Ids(ids, types), Some(layer), Some(embedding)) => {
-                let tokens = Tokens { ids, types, places };
-                let (sinusoids, out) = (tables.sinusoids(), kept.entering(rows));
-                layer.apply(&pass, tokens, sinusoids, embedding, out, stack);
-            }
-            (Given::Vectors(Vectors { values, .. }), ..) => {
-                let mut out = kept.entering(rows);
-                let d_model = out.cols();
-                out.copy_from(Mat::new(values, rows, d_model));
-            }
-            _ => unreachable!("the kind of an input is checked before a pass"),
-        }
+        let (sinusoids, out) = (tables.sinusoids(), kept.entering(rows));
+        parts.entrance.apply(&pass, given, sinusoids, entrance, out, stack);
         kept.forward(&pass, parts.layers, Sight { rows, segments, source }, stack);
     }
 
@@ -306,8 +293,8 @@ impl Side {
         }
     }
 
-    /// What the embeddings learn from the gradient of what entered.
-    pub(super) fn embedding_backward(
+    /// What the entrance learns from the gradient of what entered.
+    pub(super) fn entrance_backward(
         &mut self,
         env: Env<'_>,
         parts: Parts<'_>,
@@ -319,13 +306,29 @@ impl Side {
         let masks = env.masks.map(|masks| Masks { side: self.number, ..masks });
         let pass = self.tables.pass(env.call, &self.places);
         let pass = TrainingPass { pass, parameters: env.parameters, masks, keys: given.keys() };
-        if let (Some(layer), Some(kept), Given::Ids(ids, _)) =
-            (parts.embedding(), &self.embedding, given)
-        {
-            let d_model = self.kept.output(rows).cols();
-            let d = MatMut::new(&mut self.d[..rows * d_model], rows, d_model);
-            layer.backward(&pass, ids, self.untrained, kept, d, gradients, stack);
-        }
+        let d_model = self.kept.output(rows).cols();
+        let d = MatMut::new(&mut self.d[..rows * d_model], rows, d_model);
+        let (untrained, kept) = (self.untrained, &self.entrance);
+        parts.entrance.backward(&pass, given, untrained, kept, d, gradients, stack);
+    }
+}
+
+/// Numbers of an image or a spectrogram; 0 of other inputs.
+fn features(input: &Input) -> usize {
+    match *input {
+        Input::Patches { image, channels, .. } => channels * image * image,
+        Input::Spectrogram { bands, frames } => bands * STRIDE * frames,
+        Input::Tokens(_) | Input::Vectors => 0,
+    }
+}
+
+/// What it reads, in words.
+fn reads(entrance: &Entrance) -> &'static str {
+    match entrance {
+        Entrance::Embedding(_) => "tokens",
+        Entrance::Patches(_) => "images",
+        Entrance::Spectrogram(_) => "spectrograms",
+        Entrance::Vectors => "vectors",
     }
 }
 

@@ -3,7 +3,8 @@
 use super::checkpoint::{self, Companion, Slot, Vectors};
 use super::optimizer::{AdamOptions, Optimizer, Update, not_finite};
 use super::{
-    Dropping, Examples, Loss, Network, NetworkOptions, Objective, Parameters, Schedule, Smoothing,
+    Dropping, Examples, Goal, Loss, Network, NetworkOptions, Objective, Parameters, Schedule,
+    Smoothing,
 };
 use crate::error::{Error, Result};
 use headrow_kernels::par::{MAX_THREADS, default_threads};
@@ -24,7 +25,10 @@ pub struct TrainerOptions {
     pub schedule: Schedule,
     /// The optimiser.
     pub adam: AdamOptions,
-    /// ε of label smoothing: the part of a label that is shared out among all tokens.
+    /// What is predicted.
+    #[serde(default)]
+    pub goal: Goal,
+    /// ε of label smoothing: the part of a label that is shared out among all tokens, or all classes.
     pub smoothing: f64,
     /// P_drop: the part of the features that dropout removes.
     pub dropout: f64,
@@ -38,6 +42,7 @@ impl TrainerOptions {
         TrainerOptions {
             schedule: Schedule::paper(d_model),
             adam: AdamOptions::default(),
+            goal: Goal::Words,
             smoothing: 0.1,
             dropout: 0.1,
             seed: 0,
@@ -54,6 +59,12 @@ impl TrainerOptions {
     #[must_use]
     pub fn with_adam(self, adam: AdamOptions) -> TrainerOptions {
         TrainerOptions { adam, ..self }
+    }
+
+    /// The same of another goal.
+    #[must_use]
+    pub fn with_goal(self, goal: Goal) -> TrainerOptions {
+        TrainerOptions { goal, ..self }
     }
 
     /// The same with this label smoothing.
@@ -91,7 +102,7 @@ impl TrainerOptions {
 
     fn objective(&self) -> Objective {
         let smoothing = Smoothing::All(self.smoothing as f32);
-        Objective::default().with_smoothing(smoothing)
+        Objective::default().with_goal(self.goal).with_smoothing(smoothing)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::options;
 use crate::tiny::{Tiny, file};
-use headrow::train::{Dropping, Examples, Network, Objective, Parameters, Vectors};
+use headrow::train::{Dropping, Examples, Goal, Network, Objective, Parameters, Vectors};
 use headrow::{Config, Error, Input, StackConfig, TokenInput};
 
 const V: usize = 11;
@@ -56,6 +56,8 @@ fn examples_that_do_not_fit_are_refused() {
     assert!(matches!(error, Error::SequenceTooLong { sequence: 1, tokens: 17, maximum: 16 }));
     let error = refused(|examples| (0..5).for_each(|_| examples.targets.push(vec![3; 16])));
     assert!(matches!(error, Error::BatchTooLarge { what: "tokens", maximum: 64, .. }));
+    let error = refused(|examples| examples.features.push(0.0));
+    assert!(matches!(error, Error::Lengths { expected: 0, actual: 1, .. }));
     let error = refused(|examples| examples.types = vec![0]);
     assert!(matches!(error, Error::Lengths { what: "token types", .. }));
     let error = refused(|examples| examples.types = vec![0, 1]);
@@ -87,17 +89,50 @@ fn other_parameters_gradients_rates_and_inputs_are_refused() {
 }
 
 #[test]
-fn models_without_scores_of_words_and_of_images_are_refused() {
+fn goals_without_a_head_are_refused() {
     let mut encoder = config();
     encoder.decoder = None;
     let parameters = Parameters::initialise(&encoder, 1).unwrap();
     let mut network = Network::new(&encoder, &options()).unwrap();
     let mut examples = good();
     examples.sources.clear();
-    let error = network.evaluate(&parameters, &examples, &Objective::default()).unwrap_err();
-    assert!(matches!(error, Error::NoHead { .. }), "{error}");
+    for goal in [Goal::Words, Goal::Classes, Goal::Tags, Goal::NextSentence, Goal::Numbers] {
+        let objective = Objective::default().with_goal(goal);
+        let error = network.evaluate(&parameters, &examples, &objective).unwrap_err();
+        assert!(matches!(error, Error::NoHead { .. }), "{goal:?}: {error}");
+    }
+}
+
+#[test]
+fn images_and_labels_that_do_not_fit_are_refused() {
     let vit = Tiny::new("vit");
     let parameters = Parameters::from_bytes(&vit.config().unwrap(), &file(&vit.tensors)).unwrap();
-    let error = Network::for_parameters(&parameters, &options()).unwrap_err();
-    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+    let mut network = Network::for_parameters(&parameters, &options()).unwrap();
+    let each = 2 * 15 * 15;
+    let mut examples = Examples { features: vec![0.5; 2 * each], ..Examples::default() };
+    examples.labels = vec![Some(4), None];
+    let mut refused = |goal: Goal, change: &dyn Fn(&mut Examples)| {
+        let objective = Objective::default().with_goal(goal);
+        let mut examples = examples.clone();
+        change(&mut examples);
+        network.evaluate(&parameters, &examples, &objective).err()
+    };
+    assert!(refused(Goal::Classes, &|_| ()).is_none());
+    let error = refused(Goal::Classes, &|examples| examples.labels[0] = Some(5));
+    assert!(matches!(error, Some(Error::Label { sequence: 0, label: 5, labels: 5 })), "{error:?}");
+    let error = refused(Goal::Classes, &|examples| examples.labels.push(None));
+    assert!(matches!(error, Some(Error::Lengths { what: "labels", expected: 2, actual: 3 })));
+    let error = refused(Goal::Numbers, &|examples| examples.numbers = vec![0.0; 9]);
+    assert!(matches!(error, Some(Error::Lengths { what: "numbers", expected: 10, actual: 9 })));
+    let error = refused(Goal::Classes, &|examples| examples.features.push(0.0));
+    assert!(matches!(error, Some(Error::Lengths { expected: 1350, actual: 901, .. })), "{error:?}");
+    let error = refused(Goal::Classes, &|examples| examples.targets.push([3]));
+    assert!(matches!(error, Some(Error::WrongInput { expected: "images", actual: "tokens" })));
+    let error = refused(Goal::Classes, &|examples| examples.features = vec![0.5; 7 * each]);
+    assert!(matches!(error, Some(Error::BatchTooLarge { what: "tokens", maximum: 64, .. })));
+    let small = options().with_max_tokens(9);
+    let mut network = Network::for_parameters(&parameters, &small).unwrap();
+    let objective = Objective::default().with_goal(Goal::Classes);
+    let error = network.evaluate(&parameters, &examples, &objective).unwrap_err();
+    assert!(matches!(error, Error::SequenceTooLong { tokens: 10, maximum: 9, .. }), "{error}");
 }

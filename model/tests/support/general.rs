@@ -21,11 +21,7 @@ impl General {
     pub(crate) fn new(config: &Config, seed: u64) -> General {
         let mut random = Random(seed);
         let listed = config.tensors().unwrap();
-        let tensors = listed.into_iter().map(|(name, shape)| {
-            let values = values(&name, &shape, &mut random);
-            let data = values.iter().flat_map(|x| x.to_le_bytes()).collect();
-            Tensor { name, dtype: "F32", shape, data }
-        });
+        let tensors = listed.into_iter().map(|(name, shape)| drawn(name, shape, &mut random));
         General { config: config.clone(), tensors: tensors.collect() }
     }
 
@@ -47,6 +43,13 @@ impl General {
         self.config = config.clone();
         self
     }
+}
+
+/// A tensor of random numbers of the size that its name and shape suggest.
+pub(crate) fn drawn(name: String, shape: Vec<usize>, random: &mut Random) -> Tensor {
+    let values = values(&name, &shape, random);
+    let data = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+    Tensor { name, dtype: "F32", shape, data }
 }
 
 fn values(name: &str, shape: &[usize], random: &mut Random) -> Vec<f32> {

@@ -18,6 +18,7 @@ pub(crate) type Rows = Vec<Vec<f64>>;
 pub(crate) enum Given<'a> {
     Ids(&'a [u32]),
     Vectors(&'a [f32]),
+    Rows(&'a Rows),
 }
 
 pub(crate) struct Reference {
@@ -44,6 +45,11 @@ impl Reference {
             (tensor.name.clone(), values)
         });
         Reference { config: general.config.clone(), tensors: tensors.collect(), longest }
+    }
+
+    /// The numbers of a tensor.
+    pub(crate) fn tensor(&self, name: &str) -> &[f64] {
+        &self.tensors[name]
     }
 
     /// Adds to one number of a tensor.
@@ -111,6 +117,7 @@ impl Reference {
                 let rows = values.chunks(self.config.d_model);
                 rows.map(|row| row.iter().map(|&x| x.into()).collect()).collect()
             }
+            Given::Rows(rows) => rows.clone(),
         };
         for layer in 0..stack.layers {
             x = self.layer(side, layer, x, &mut Vec::new());
@@ -319,7 +326,7 @@ impl Reference {
         map("outer", &wide)
     }
 
-    fn linear(&self, name: &str, x: &Rows) -> Rows {
+    pub(crate) fn linear(&self, name: &str, x: &Rows) -> Rows {
         let weight = &self.tensors[&format!("{name}.weight")];
         let bias = self.tensors.get(&format!("{name}.bias"));
         let mut y: Rows = x.iter().map(|x| multiply(weight, x)).collect();
@@ -347,7 +354,7 @@ impl Reference {
     }
 }
 
-fn activate(activation: Activation, x: f64) -> f64 {
+pub(crate) fn activate(activation: Activation, x: f64) -> f64 {
     let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
     match activation {
         Activation::Relu => x.max(0.0),

@@ -1,11 +1,15 @@
 //! Gradients of networks of any mixture of options against central differences of their definition in f64, and their bits.
 
-#[path = "support/general.rs"]
+#[path = "../support/general.rs"]
 mod general;
-#[path = "support/reference.rs"]
+#[path = "../support/reference.rs"]
 mod reference;
-#[path = "support/tiny.rs"]
+#[path = "../support/tiny.rs"]
 mod tiny;
+
+mod entrances;
+mod family;
+mod heads;
 
 use general::{General, reading_tokens};
 use headrow::train::{
@@ -59,24 +63,30 @@ fn loss(reference: &Reference, examples: &Examples, smoothing: f64) -> f64 {
         let states = reference.decode(Given::Ids(target), source.as_ref());
         for scores in reference.scores(&states) {
             let Some(&Some(label)) = labels.next() else { continue };
-            let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-            let total: f64 = scores.iter().map(|x| (x - largest).exp()).sum();
-            let log_p = |x: f64| x - largest - total.ln();
-            let mean = scores.iter().map(|&x| log_p(x)).sum::<f64>() / scores.len() as f64;
-            sum -= (1.0 - smoothing) * log_p(scores[label as usize]) + smoothing * mean;
+            sum += cross_entropy(&scores, label, smoothing);
         }
     }
     sum
 }
 
+/// −ln p of a label, `smoothing` of which is spread over all.
+fn cross_entropy(scores: &[f64], label: u32, smoothing: f64) -> f64 {
+    let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let total: f64 = scores.iter().map(|x| (x - largest).exp()).sum();
+    let log_p = |x: f64| x - largest - total.ln();
+    let mean = scores.iter().map(|&x| log_p(x)).sum::<f64>() / scores.len() as f64;
+    -(1.0 - smoothing) * log_p(scores[label as usize]) - smoothing * mean
+}
+
 /// Compares some entries of every tensor's gradient with differences of `loss`. The unit is the tensor's largest gradient, as far
-/// as it is not rounding alone.
+/// as it is not rounding alone. `name_of` gives the reference's name of a tensor, and none of one that does not learn.
 fn compare(
     label: &str,
     parameters: &Parameters,
     gradients: &[f32],
     reference: &mut Reference,
     random: &mut Random,
+    name_of: &dyn Fn(&str) -> Option<String>,
     loss: &dyn Fn(&Reference) -> f64,
 ) {
     let largest_of =
@@ -85,6 +95,10 @@ fn compare(
     assert!(overall.is_finite() && overall > 0.0, "{label}");
     for (name, _, values) in parameters.tensors() {
         let place = parameters.place(name).unwrap();
+        let Some(own) = name_of(name) else {
+            assert!(gradients[place].iter().all(|&g| g == 0.0), "{label}: {name} learns");
+            continue;
+        };
         let unit = largest_of(&gradients[place.clone()]).max(1e-2 * overall);
         let mut at: Vec<usize> = (0..4).map(|_| random.below(values.len())).collect();
         let largest = (0..values.len()).max_by(|&a, &b| {
@@ -93,11 +107,11 @@ fn compare(
         });
         at.extend(largest);
         for index in at {
-            reference.nudge(name, index, STEP);
+            reference.nudge(&own, index, STEP);
             let above = loss(reference);
-            reference.nudge(name, index, -2.0 * STEP);
+            reference.nudge(&own, index, -2.0 * STEP);
             let below = loss(reference);
-            reference.nudge(name, index, STEP);
+            reference.nudge(&own, index, STEP);
             let expected = (above - below) / (2.0 * STEP);
             let actual = f64::from(gradients[place.start + index]);
             let error = (actual - expected).abs() / unit;
@@ -134,7 +148,8 @@ fn gradients_of_any_mixture_of_options_are_the_differences_of_its_definition_in_
         assert!((found.smoothed / expected - 1.0).abs() < 1e-5, "{label}: {found:?} {expected}");
         assert_eq!(found.tokens, examples.predicted());
         let of = |reference: &Reference| loss(reference, &examples, smoothing);
-        compare(&label, &parameters, &gradients, &mut reference, &mut random, &of);
+        let same = |name: &str| Some(name.to_owned());
+        compare(&label, &parameters, &gradients, &mut reference, &mut random, &same, &of);
     }
 }
 
@@ -183,36 +198,39 @@ fn scores_have_the_bits_of_inference() {
     }
 }
 
-/// Loss and gradients of one batch.
-fn learn(
-    config: &Config,
+/// Loss and gradients of one batch with dropout, which must have the same bits on any number of threads and every instruction set.
+fn assert_same_bits_everywhere(
+    label: &str,
     parameters: &Parameters,
     examples: &Examples,
-    options: &NetworkOptions,
-) -> (f64, Vec<u32>) {
-    let mut network = Network::new(config, options).unwrap();
-    let mut gradients = vec![0.0; parameters.values().len()];
-    let objective = Objective::default().with_smoothing(Smoothing::All(0.1));
-    let dropping = Some(Dropping::new(0.2, 5, 3));
-    let loss = network.accumulate(parameters, examples, &objective, dropping, &mut gradients);
-    (loss.unwrap().smoothed, bits(&gradients))
+    objective: &Objective,
+) {
+    let learn = |options: &NetworkOptions| {
+        let mut network = Network::for_parameters(parameters, options).unwrap();
+        let mut gradients = vec![0.0; parameters.values().len()];
+        let dropping = Some(Dropping::new(0.2, 5, 3));
+        let loss = network.accumulate(parameters, examples, objective, dropping, &mut gradients);
+        (loss.unwrap().smoothed, bits(&gradients))
+    };
+    let expected = learn(&options());
+    for threads in 2..=4 {
+        let found = learn(&options().with_threads(threads));
+        assert_eq!(found, expected, "{threads} threads, {label}");
+    }
+    let isas = [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Neon].into_iter();
+    for isa in isas.filter(|&isa| headrow::Cpu::with_isa(isa).is_some()) {
+        let found = learn(&options().with_isa(isa));
+        assert_eq!(found, expected, "{isa}, {label}");
+    }
 }
 
 #[test]
 fn gradients_have_the_same_bits_on_any_number_of_threads_and_every_instruction_set() {
+    let objective = Objective::default().with_smoothing(Smoothing::All(0.1));
     for seed in 0..12 {
         let config = reading_tokens(seed, V, LONGEST);
         let parameters = Parameters::initialise(&config, seed).unwrap();
         let examples = examples(&config, &mut Random(seed), 6);
-        let expected = learn(&config, &parameters, &examples, &options());
-        for threads in 2..=4 {
-            let found = learn(&config, &parameters, &examples, &options().with_threads(threads));
-            assert_eq!(found, expected, "{threads} threads, seed {seed}");
-        }
-        let isas = [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Neon].into_iter();
-        for isa in isas.filter(|&isa| headrow::Cpu::with_isa(isa).is_some()) {
-            let found = learn(&config, &parameters, &examples, &options().with_isa(isa));
-            assert_eq!(found, expected, "{isa}, seed {seed}");
-        }
+        assert_same_bits_everywhere(&format!("seed {seed}"), &parameters, &examples, &objective);
     }
 }
