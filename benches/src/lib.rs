@@ -6,5 +6,6 @@
 pub mod options;
 pub mod peak;
 pub mod race;
+pub mod translator;
 
 pub use race::{Contender, Times, race};

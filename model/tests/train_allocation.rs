@@ -4,7 +4,9 @@
 mod counting;
 
 use counting::counted;
-use headrow::train::{Dropping, Examples, Network, NetworkOptions, Objective, Parameters};
+use headrow::train::{
+    Dropping, Examples, Network, NetworkOptions, Objective, Parameters, Trainer, TrainerOptions,
+};
 use headrow::{Config, Gating, Input, NormPlacement, RelativePositions, StackConfig, TokenInput};
 
 const V: usize = 300;
@@ -68,4 +70,36 @@ fn a_network_takes_what_it_says_and_a_batch_nothing() {
             }
         }
     }
+}
+
+/// Most steps of the test below, and those after which nothing more may be taken.
+const STEPS: usize = 10_000;
+const WARM: usize = 100;
+
+#[test]
+fn ten_thousand_steps_take_no_memory_once_warm() {
+    let mut config = Config::general(8);
+    let stack = StackConfig::paper(Input::Tokens(TokenInput::paper(V, 8)), 1, 8, 2, 12);
+    config.encoder = Some(stack.clone());
+    config.decoder = Some(stack);
+    let lengths = [&[7, 1, 3][..], &[12], &[2, 2, 2, 2, 2, 2], &[5, 4], &[1], &[9, 3]];
+    let batches: Vec<Examples> = lengths.map(|lengths| batch(&config, lengths)).into();
+    let network = NetworkOptions::default().with_max_tokens(12).with_max_length(12).with_threads(1);
+    let parameters = Parameters::initialise(&config, 1).unwrap();
+    let options = TrainerOptions::paper(8).with_seed(3);
+    let (trainer, _, kept, _) = counted(|| Trainer::new(parameters, &network, options).unwrap());
+    let mut trainer = trainer;
+    let weights = 4 * trainer.parameters().values().len();
+    let said = trainer.memory() - weights;
+    assert!(said <= kept, "{kept} were taken beside the weights, {said} said");
+    let mut steps = |count: usize| {
+        for step in 0..count {
+            trainer.accumulate(&batches[step % batches.len()]).unwrap();
+            trainer.step().unwrap();
+        }
+    };
+    steps(WARM);
+    let (_, calls, kept, peak) = counted(|| steps(STEPS - WARM));
+    assert_eq!((calls, kept, peak), (0, 0, 0));
+    assert_eq!(trainer.steps(), STEPS as u64);
 }

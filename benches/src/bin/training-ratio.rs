@@ -5,33 +5,18 @@
 //! peak of fused multiply-adds.
 
 use clap::Parser;
-use headrow::train::{
-    Dropping, Examples, Network, NetworkOptions, Objective, Parameters, Smoothing,
-};
-use headrow::{Config, Cpu, Input, NormPlacement, StackConfig, TokenInput};
+use headrow::Cpu;
+use headrow::train::{Dropping, Network, NetworkOptions, Objective, Parameters, Smoothing};
 use headrow_benches::peak::burst;
+use headrow_benches::translator::Shape;
 use std::time::Instant;
 
 #[derive(Parser)]
 struct Args {
     #[arg(long, default_value_t = 1)]
     threads: usize,
-    #[arg(long, default_value_t = 192)]
-    d_model: usize,
-    #[arg(long, default_value_t = 768)]
-    d_ff: usize,
-    #[arg(long, default_value_t = 3)]
-    layers: usize,
-    #[arg(long, default_value_t = 4)]
-    heads: usize,
-    #[arg(long, default_value_t = 6000)]
-    vocabulary: usize,
-    /// Tokens of a sentence, on both sides.
-    #[arg(long, default_value_t = 16)]
-    length: usize,
-    /// Tokens of a batch, both sides together.
-    #[arg(long, default_value_t = 4000)]
-    tokens: usize,
+    #[command(flatten)]
+    shape: Shape,
     #[arg(long, default_value_t = 10)]
     rounds: usize,
 }
@@ -45,34 +30,15 @@ fn peak() -> f64 {
 
 fn main() -> headrow::Result<()> {
     let args = Args::parse();
-    let mut config = Config::general(args.d_model);
-    let stack = || {
-        let tokens = TokenInput::paper(args.vocabulary, args.d_model);
-        let (layers, heads) = (args.layers, args.heads);
-        let mut stack =
-            StackConfig::paper(Input::Tokens(tokens), layers, args.d_model, heads, args.d_ff);
-        stack.placement = NormPlacement::Pre;
-        stack.final_norm = true;
-        stack
-    };
-    config.encoder = Some(stack());
-    config.decoder = Some(stack());
+    let shape = &args.shape;
+    let config = shape.config();
     let parameters = Parameters::initialise(&config, 1)?;
     let options = NetworkOptions::default()
-        .with_max_tokens(args.tokens)
-        .with_max_length(args.length)
+        .with_max_tokens(shape.tokens)
+        .with_max_length(shape.length)
         .with_threads(args.threads);
     let mut network = Network::new(&config, &options)?;
-    let mut examples = Examples::default();
-    for i in 0..args.tokens / (2 * args.length) {
-        let ids = |salt: usize| {
-            let id = move |j: usize| ((i * 7919 + j * 104_729 + salt) % args.vocabulary) as u32;
-            (0..args.length).map(id).collect::<Vec<u32>>()
-        };
-        examples.sources.push(ids(1));
-        examples.targets.push(ids(2));
-        examples.labels.extend(ids(3).into_iter().map(Some));
-    }
+    let examples = shape.examples(shape.length);
     let objective = Objective::default().with_smoothing(Smoothing::All(0.1));
     let mut gradients = vec![0.0; parameters.values().len()];
     let rows = examples.labels.len();

@@ -188,6 +188,13 @@ impl Learner {
         Ok(StepReport { step, loss, rate: f64::from(rate), norm, seconds })
     }
 
+    /// Bytes of all vectors as long as the parameters.
+    fn bytes(&self) -> usize {
+        let Learner { parameters, optimizer, gradient, .. } = self;
+        let moments = size_of_val(&optimizer.first[..]) + size_of_val(&optimizer.second[..]);
+        size_of_val(parameters.values()) + size_of_val(&gradient[..]) + moments
+    }
+
     /// Begins the step anew.
     fn forget(&mut self) {
         self.gradient.fill(0.0);
@@ -311,6 +318,12 @@ impl Trainer {
     /// Steps that are done.
     pub fn steps(&self) -> u64 {
         self.learner.counters.steps
+    }
+
+    /// Bytes of the weights, the gradient, the optimiser's moments and the network's buffers. Steps on one thread allocate
+    /// nothing else.
+    pub fn memory(&self) -> usize {
+        self.learner.bytes() + self.network.memory()
     }
 
     /// The weights as they are.

@@ -11,6 +11,7 @@ mod tiny_seq2seq;
 
 mod batches;
 mod families;
+mod learning;
 mod refusals;
 mod vectors;
 
