@@ -104,6 +104,22 @@ impl AttentionShape {
 ///
 /// # Panics
 /// When shapes, segments or masks do not fit together, or `stack` is smaller than [`attention_scratch`].
+///
+/// ```
+/// use headrow_kernels::{AttentionExtent, AttentionShape, Cpu, Mask, Mat, MatMut, Par, Scratch, Segment};
+/// use headrow_kernels::{attention, attention_scratch};
+/// // One head of width 1; three tokens, of which each sees those up to itself.
+/// let (q, k, v) = ([0.0; 3], [1.0; 3], [3.0, 5.0, 7.0]);
+/// let [q, k, v] = [&q, &k, &v].map(|x| Mat::new(x, 3, 1));
+/// let (cpu, shape) = (Cpu::detect(), AttentionShape::new(1, 1, 1, 1));
+/// let segments = [Segment::causal(0..3, 0..3)];
+/// let need = attention_scratch(cpu, 1, &shape, AttentionExtent::of(&segments));
+/// let (mut scratch, mut out) = (Scratch::new(need), [0.0; 3]);
+/// let result = MatMut::new(&mut out, 3, 1);
+/// attention(cpu, Par::SERIAL, &shape, q, k, v, &segments, &Mask::default(), result, &mut scratch.stack());
+/// // Equal scores: the means of 3, of 3 and 5, of all.
+/// assert_eq!(out, [3.0, 4.0, 5.0]);
+/// ```
 #[track_caller]
 #[expect(clippy::too_many_arguments, reason = "the operands of the operation")]
 pub fn attention<'a>(
@@ -127,6 +143,22 @@ pub fn attention<'a>(
 /// # Panics
 /// When shapes, segments, pages or masks do not fit together, the cache was made for panels of another width, or `stack`
 /// is smaller than [`attention_cached_scratch`].
+///
+/// ```
+/// use headrow_kernels::{AttentionExtent, AttentionShape, CachedSegment, Cpu, KvCache, Mask, Mat, MatMut, Par, Scratch};
+/// use headrow_kernels::{attention_cached, attention_cached_scratch};
+/// let (cpu, shape) = (Cpu::detect(), AttentionShape::new(1, 1, 1, 1));
+/// // A sequence whose tokens lie in page 4 of 8: three of them, then one query that sees all.
+/// let mut cache = KvCache::try_new(cpu, 1, 1, 1, 8).expect("memory for 8 pages");
+/// let (k, v) = ([1.0; 3], [3.0, 5.0, 7.0]);
+/// cache.write(Par::SERIAL, &[4], 0, Mat::new(&k, 3, 1), Mat::new(&v, 3, 1));
+/// let segments = [CachedSegment::causal(0..1, &[4], 3)];
+/// let need = attention_cached_scratch(cpu, 1, &shape, AttentionExtent::of_cached(&segments));
+/// let (mut scratch, mut out) = (Scratch::new(need), [0.0]);
+/// let (q, result, mask) = (Mat::new(&[0.0], 1, 1), MatMut::new(&mut out, 1, 1), Mask::default());
+/// attention_cached(cpu, Par::SERIAL, &shape, q, &cache, &segments, &mask, result, &mut scratch.stack());
+/// assert_eq!(out, [5.0]);
+/// ```
 #[track_caller]
 #[expect(clippy::too_many_arguments, reason = "the operands of the operation")]
 pub fn attention_cached<'a>(

@@ -21,6 +21,16 @@ pub struct Lookup<'a> {
 ///
 /// # Panics
 /// When a table's width or the number of ids does not fit `out`, or an id is beyond its table.
+///
+/// ```
+/// use headrow_kernels::{Cpu, Lookup, Mat, MatMut, Par, embed};
+/// let (words, positions) = ([1.0, 2.0, 3.0, 4.0], [0.5, 0.0]);
+/// let word = Lookup { table: Mat::new(&words, 2, 2), ids: &[1], scale: 2.0 };
+/// let position = Lookup { table: Mat::new(&positions, 1, 2), ids: &[0], scale: 1.0 };
+/// let mut out = [0.0; 2];
+/// embed(Cpu::detect(), Par::SERIAL, &[word, position], MatMut::new(&mut out, 1, 2));
+/// assert_eq!(out, [6.5, 8.0]);
+/// ```
 #[track_caller]
 pub fn embed(_cpu: Cpu, par: Par<'_>, lookups: &[Lookup<'_>], out: MatMut<'_>) {
     let _mode = FloatMode::default_scope();

@@ -40,6 +40,17 @@ pub struct Rope<'a> {
 /// # Panics
 /// When the tables differ in shape, a position is beyond them, there is not one position per row, or `x` is no
 /// whole number of heads at least r wide.
+///
+/// ```
+/// use headrow_kernels::{Cpu, Mat, MatMut, Par, Rope, RopeLayout, rope};
+/// // Positions 0 and 1, a pair of features, a quarter of a turn a position.
+/// let (cos, sin) = ([1.0, 0.0], [0.0, 1.0]);
+/// let (cos, sin) = (Mat::new(&cos, 2, 1), Mat::new(&sin, 2, 1));
+/// let angles = Rope { cos, sin, layout: RopeLayout::Interleaved };
+/// let mut x = [1.0, 2.0, 1.0, 2.0];
+/// rope(Cpu::detect(), Par::SERIAL, &angles, &[0, 1], 1, MatMut::new(&mut x, 2, 2));
+/// assert_eq!(x, [1.0, 2.0, -2.0, 1.0]);
+/// ```
 #[track_caller]
 pub fn rope(
     cpu: Cpu,

@@ -16,7 +16,7 @@ use support::attention::{
     BIAS, Case, HEADS, KEYS, NO_HOLES, PER_HEAD, RELATIVE, VISIBLE, WIDTHS, all_masks, banded,
     keys, mixed, queries, reach, reaches, shape,
 };
-use support::{Guarded, Random, every, hash, unless_emulated};
+use support::{Guarded, Random, every, hash, report, unless_emulated, within};
 
 impl Case {
     fn source(&self) -> Source<'_> {
@@ -112,7 +112,8 @@ impl Case {
         for (at, x) in out.values().into_iter().enumerate() {
             let (y, bound) = (expected.output[at], expected.bound[at]);
             let error = (f64::from(x) - y).abs();
-            assert!(error <= bound, "{cpu:?} {what}: element {at} is {x}, expected {y} ± {bound}");
+            let close = within(error, bound);
+            assert!(close, "{cpu:?} {what}: element {at} is {x}, expected {y} ± {bound}");
         }
     }
 }
@@ -183,6 +184,7 @@ fn small_shapes_with_every_mask_are_within_the_stated_bound() {
             }
         }
     }
+    report("attention, small shapes");
 }
 
 #[test]
@@ -200,6 +202,7 @@ fn every_pair_of_widths_and_every_head_count_is_within_the_bound() {
             }
         }
     }
+    report("attention, all widths");
 }
 
 #[test]
@@ -216,6 +219,7 @@ fn longer_sequences_are_within_the_bound() {
             case.check(cpu, &format!("{lengths:?} masks {masks}"));
         }
     }
+    report("attention, longer sequences");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use support::attention::{
     BIAS, Case, HEADS, KEYS, NO_HOLES, PER_HEAD, RELATIVE, VISIBLE, WIDTHS, all_masks, banded,
     keys, mixed, queries, reach, reaches, shape,
 };
-use support::{Guarded, Random, every, unless_emulated};
+use support::{Guarded, Random, every, report, unless_emulated, within};
 
 /// A case with the gradient of its result.
 struct Back {
@@ -138,7 +138,8 @@ impl Back {
             assert_eq!(values.len(), exact.values.len(), "{name} of {what}");
             for (at, (&x, &y)) in values.iter().zip(&exact.values).enumerate() {
                 let (error, bound) = ((f64::from(x) - y).abs(), exact.bound[at]);
-                assert!(error <= bound, "{name}[{at}] of {what}, {cpu:?}: {x} is {y} ± {bound}");
+                let close = within(error, bound);
+                assert!(close, "{name}[{at}] of {what}, {cpu:?}: {x} is {y} ± {bound}");
             }
         }
     }
@@ -236,6 +237,7 @@ fn small_shapes_with_every_mask_are_within_the_stated_bound() {
             }
         }
     }
+    report("gradients of attention, small shapes");
 }
 
 #[test]
@@ -253,6 +255,7 @@ fn every_pair_of_widths_and_every_head_count_is_within_the_bound() {
             }
         }
     }
+    report("gradients of attention, all widths");
 }
 
 #[test]
@@ -273,6 +276,7 @@ fn longer_sequences_are_within_the_bound() {
             Back::new(case, &mut rng).check(cpu, &what);
         }
     }
+    report("gradients of attention, longer sequences");
 }
 
 #[test]

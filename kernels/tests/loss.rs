@@ -8,7 +8,7 @@ use headrow_kernels::{
     Cpu, CrossEntropy, Isa, Mat, MatMut, Par, Smoothing, Team, TokenLoss, cross_entropy,
     cross_entropy_backward, nll, nll_backward,
 };
-use support::{Guarded, Random, every, hash, unless_emulated};
+use support::{Guarded, Random, every, hash, report, unless_emulated, within};
 
 const U: f64 = 1.0 / (1u64 << 24) as f64;
 
@@ -79,6 +79,7 @@ fn losses_and_gradients_are_within_their_bounds_at_every_width() {
             }
         }
     }
+    report("cross entropy and its gradient");
 }
 
 /// q of the label or of another class.
@@ -120,7 +121,7 @@ fn check(cpu: Cpu, how: &CrossEntropy<'_>, x: &mut Guarded, labels: &[Option<u32
         let [smoothed, nll] = exact[i];
         let sum = (n / 32.0 + 12.0) * U;
         let error = (found[i].nll - nll).abs();
-        assert!(error <= sum + 1e-12, "{what}: nll {} for {nll}", found[i].nll);
+        assert!(within(error, sum + 1e-12), "{what}: nll {} for {nll}", found[i].nll);
         // Weights and their q sum up to at most the classes' largest weight.
         let weight = |c: usize| how.weights.map_or(1.0, |weights| f64::from(weights[c]));
         let largest = (0..classes).map(weight).fold(0.0, f64::max);
@@ -128,7 +129,7 @@ fn check(cpu: Cpu, how: &CrossEntropy<'_>, x: &mut Guarded, labels: &[Option<u32
         let bound = largest * (sum + 1e-12 + (n / 32.0 + 4.0) * U * 2.0 * below);
         let error = (found[i].smoothed - smoothed).abs();
         assert!(
-            error <= bound,
+            within(error, bound),
             "{what}: {} for {smoothed}, {error:e} > {bound:e}",
             found[i].smoothed
         );
@@ -145,7 +146,7 @@ fn check(cpu: Cpu, how: &CrossEntropy<'_>, x: &mut Guarded, labels: &[Option<u32
             let bound = terms * U * f64::from(scale) + 1e-38;
             let error = (f64::from(found) - exact).abs();
             assert!(
-                error <= bound,
+                within(error, bound),
                 "{what}: d [{i}, {c}] {found:e} for {exact:e}, {error:e} > {bound:e}"
             );
         }

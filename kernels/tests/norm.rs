@@ -7,7 +7,7 @@ use headrow_kernels::{
     Cpu, Isa, LayerNorm, Mat, MatMut, Par, RmsNorm, Team, add_layer_norm, add_rms_norm, layer_norm,
     rms_norm,
 };
-use support::{Guarded, Random, every, hash, unless_emulated};
+use support::{Guarded, Random, every, hash, report, unless_emulated, within};
 
 const U: f64 = 1.0 / (1u64 << 24) as f64;
 
@@ -42,7 +42,10 @@ fn assert_layer_norm(x: &[f32], norm: &LayerNorm<'_>, y: &[f32], what: &str) {
         let normal = (f64::from(x[j]) - mean).abs() / root * gamma;
         let bound = (d / 32.0 + 20.0) * U * (normal + beta) + 4.0 * U * largest / root * gamma;
         let error = (f64::from(y) - exact).abs();
-        assert!(error <= bound, "{what}: [{j}] {y:e}, exactly {exact:e}, {error:e} > {bound:e}");
+        assert!(
+            within(error, bound),
+            "{what}: [{j}] {y:e}, exactly {exact:e}, {error:e} > {bound:e}"
+        );
     }
 }
 
@@ -73,6 +76,7 @@ fn layer_norm_is_within_its_bound() {
             }
         }
     }
+    report("LayerNorm");
 }
 
 #[test]
@@ -87,11 +91,13 @@ fn rms_norm_is_within_its_bound() {
                 let exact = reference::rms_norm(Mat::from_row(&x), &gamma, 1e-6);
                 for (y, exact) in rms(cpu, &norm, &x).into_iter().zip(exact) {
                     let bound = (d as f64 / 64.0 + 6.0) * U * exact.abs();
-                    assert!((f64::from(y) - exact).abs() <= bound, "d = {d}: {y} for {exact}");
+                    let error = (f64::from(y) - exact).abs();
+                    assert!(within(error, bound), "d = {d}: {y} for {exact}");
                 }
             }
         }
     }
+    report("RMSNorm");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use headrow_kernels::{
     add_layer_norm_saving, add_rms_norm, add_rms_norm_saving, layer_norm, layer_norm_backward,
     layer_norm_saving, rms_norm, rms_norm_backward, rms_norm_saving,
 };
-use support::{Guarded, Random, every, hash, unless_emulated};
+use support::{Guarded, Random, every, hash, report, unless_emulated, within};
 
 const U: f64 = 1.0 / (1u64 << 24) as f64;
 
@@ -164,7 +164,7 @@ fn assert_bounds(case: &Case<'_>, found: &Kernels, what: &str) {
             let (dx, exact) = (f64::from(found.dx.view().row(i)[j]), exact.x[i * d + j]);
             let error = (dx - exact).abs();
             assert!(
-                error <= bound,
+                within(error, bound),
                 "{what}: dx [{i}, {j}] {dx:e} for {exact:e}, {error:e} > {bound:e}"
             );
             gamma_terms[j] +=
@@ -219,6 +219,7 @@ fn gradients_are_within_their_bounds_at_every_width() {
             }
         }
     }
+    report("gradients of norms, of x");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use headrow_kernels::{
     Cpu, Isa, Mat, MatMut, Par, Team, Visible, log_softmax, log_softmax_backward, masked_softmax,
     softmax, softmax_backward,
 };
-use support::{Guarded, Random, every, hash, unless_emulated};
+use support::{Guarded, Random, every, hash, report, unless_emulated, within};
 
 const U: f64 = 1.0 / (1u64 << 24) as f64;
 
@@ -39,7 +39,7 @@ fn assert_close(y: &[f32], exact: &[f64], spread: f64, what: &str) {
         let bound = (n / 32.0 + 12.0 + spread) * U * exact + 2f64.powi(-149);
         let error = (f64::from(y) - exact).abs();
         assert!(
-            error <= bound,
+            within(error, bound),
             "{what}: [{j}] {y:e}, exactly {exact:e}, error {error:e} > {bound:e}"
         );
     }
@@ -65,6 +65,7 @@ fn softmax_is_within_its_bound_and_sums_to_one() {
             }
         }
     }
+    report("softmax");
 }
 
 #[test]
@@ -78,10 +79,12 @@ fn log_softmax_is_within_its_bound() {
             let slack = n as f64 / 32.0 + 12.0 + 2.0 * (n as f64).max(1.0).ln();
             for (y, exact) in y.iter().zip(exact) {
                 let error = (f64::from(*y) - exact).abs();
-                assert!(error <= (2.0 * exact.abs() + slack) * U, "n = {n}: {y} for {exact}");
+                let bound = (2.0 * exact.abs() + slack) * U;
+                assert!(within(error, bound), "n = {n}: {y} for {exact}");
             }
         }
     }
+    report("log-softmax");
 }
 
 /// Whether a row sees a column.
@@ -324,13 +327,15 @@ fn gradients_are_within_their_bounds_at_every_length() {
                             let bound = (n as f64 / 32.0 + 12.0) * U * terms + 1e-44;
                             let (d, exact) = (f64::from(d.view().row(i)[j]), exact[i * n + j]);
                             let what = format!("{} {logarithm} [{i}, {j}] of {n}", cpu.isa());
-                            assert!((d - exact).abs() <= bound, "{what}: {d:e} for {exact:e}");
+                            let error = (d - exact).abs();
+                            assert!(within(error, bound), "{what}: {d:e} for {exact:e}");
                         }
                     }
                 }
             }
         }
     }
+    report("gradients of softmax and its logarithm");
 }
 
 #[test]

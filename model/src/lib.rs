@@ -37,10 +37,17 @@
 //! there: damaged or hostile files end in an [`enum@Error`] that names the place, never in a panic.
 #![forbid(unsafe_code)]
 
-/// The example of the README is compiled and run with the tests.
+/// The examples of the README and of pages beside the project are compiled and run with the tests.
 #[cfg(all(doctest, feature = "embedded-model"))]
-#[doc = include_str!("../README.md")]
-struct Readme;
+mod pages {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
+    #[doc = include_str!("../../docs/EMBEDDING.md")]
+    struct Embedding;
+    #[cfg(feature = "train")]
+    #[doc = include_str!("../../docs/TRAINING.md")]
+    struct Training;
+}
 
 pub mod accounting;
 mod attention;

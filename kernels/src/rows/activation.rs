@@ -37,6 +37,13 @@ pub enum Activation {
 /// exponential's argument (x²/2 for the erf form, else the argument of σ). Far out on the negative side,
 /// where the function is about to vanish, it does so a little early: 4e-12 of the erf form below
 /// x = −5.3, 1e-36 of the others where v > 87 is lost. One pass.
+///
+/// ```
+/// use headrow_kernels::{Activation, Cpu, MatMut, Par, activate};
+/// let mut x = [-1.0, 0.0, 2.0];
+/// activate(Cpu::detect(), Par::SERIAL, Activation::Relu, MatMut::new(&mut x, 1, 3));
+/// assert_eq!(x, [0.0, 0.0, 2.0]);
+/// ```
 pub fn activate(cpu: Cpu, par: Par<'_>, activation: Activation, x: MatMut<'_>) {
     let _mode = FloatMode::default_scope();
     if activation != Activation::Identity {

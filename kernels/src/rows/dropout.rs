@@ -83,6 +83,18 @@ impl RowMask {
 ///
 /// # Panics
 /// When a row has more than 2³² elements.
+///
+/// ```
+/// use headrow_kernels::{Cpu, Dropout, MatMut, Par, dropout};
+/// let drop = |counter| {
+///     let mut x = [1.0; 8];
+///     let how = Dropout::new(0.5, 7, counter);
+///     dropout(Cpu::detect(), Par::SERIAL, &how, MatMut::new(&mut x, 1, 8));
+///     x
+/// };
+/// assert!(drop(1).iter().all(|&x| x == 0.0 || x == 2.0));
+/// assert_eq!(drop(1), drop(1));
+/// ```
 #[track_caller]
 pub fn dropout(cpu: Cpu, par: Par<'_>, how: &Dropout, x: MatMut<'_>) {
     let _mode = FloatMode::default_scope();

@@ -123,6 +123,17 @@ pub fn cross_entropy(
 ///
 /// # Panics
 /// As [`cross_entropy`].
+///
+/// ```
+/// use headrow_kernels::{CrossEntropy, Cpu, MatMut, Par, TokenLoss, cross_entropy_backward};
+/// // Two rows of scores for two classes; the second row has no label.
+/// let (mut z, mut losses) = ([0.0, 0.0, 5.0, 1.0], [TokenLoss::default(); 2]);
+/// let (how, labels) = (CrossEntropy::default(), [Some(1), None]);
+/// let logits = MatMut::new(&mut z, 2, 2);
+/// cross_entropy_backward(Cpu::detect(), Par::SERIAL, &how, 1.0, logits, &labels, &mut losses);
+/// assert!((losses[0].nll - f64::ln(2.0)).abs() < 1e-6);
+/// assert_eq!(z, [0.5, -0.5, 0.0, 0.0]);
+/// ```
 #[track_caller]
 pub fn cross_entropy_backward(
     cpu: Cpu,

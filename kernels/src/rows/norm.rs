@@ -74,6 +74,16 @@ impl<'a> From<&RmsNorm<'a>> for Norm<'a> {
 ///
 /// # Panics
 /// When shapes differ, γ or β is not as long as a row, or ε is not positive and finite.
+///
+/// ```
+/// use headrow_kernels::{Cpu, LayerNorm, Mat, MatMut, Par, layer_norm};
+/// let norm = LayerNorm { gamma: &[1.0, 1.0], beta: Some(&[0.0, 10.0]), epsilon: 1e-5 };
+/// // A row with µ = 3 and σ² = 1, and a constant one.
+/// let (x, mut y) = ([2.0, 4.0, 7.0, 7.0], [0.0; 4]);
+/// layer_norm(Cpu::detect(), Par::SERIAL, &norm, Mat::new(&x, 2, 2), MatMut::new(&mut y, 2, 2));
+/// assert!((y[0] + 1.0).abs() < 1e-4 && (y[1] - 11.0).abs() < 1e-4);
+/// assert_eq!(y[2..], [0.0, 10.0]);
+/// ```
 #[track_caller]
 pub fn layer_norm(cpu: Cpu, par: Par<'_>, norm: &LayerNorm<'_>, x: Mat<'_>, out: MatMut<'_>) {
     let places = Places { sum: None, saved: None, out };

@@ -95,6 +95,15 @@ impl Default for Adagrad {
 ///
 /// # Panics
 /// When lengths differ or `step` is 0.
+///
+/// ```
+/// use headrow_kernels::{Adam, Cpu, Par, adam};
+/// let (mut first, mut second, mut weights) = ([0.0; 2], [0.0; 2], [1.0, 1.0]);
+/// let (cpu, how) = (Cpu::detect(), Adam::default());
+/// adam(cpu, Par::SERIAL, &how, 1, 0.1, 1.0, &[3.0, -0.2], &mut first, &mut second, &mut weights);
+/// // The first step goes a whole rate against the gradient's sign.
+/// assert!((weights[0] - 0.9).abs() < 1e-6 && (weights[1] - 1.1).abs() < 1e-6);
+/// ```
 #[track_caller]
 #[expect(clippy::too_many_arguments, reason = "the operands of a step")]
 pub fn adam(

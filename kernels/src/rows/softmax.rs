@@ -85,6 +85,13 @@ pub(crate) fn cap_scores(cpu: Cpu, scale: f32, cap: f32, row: &mut [f32]) {
 ///
 /// Error ≤ (n/32 + 12 + |x_j − m|)·u relative to each y_j, u = 2⁻²⁴; a row sums to 1 within (n/32 + 12)·u.
 /// A NaN, a +∞, or −∞ alone makes that row NaN. Three passes: O(rows·cols).
+///
+/// ```
+/// use headrow_kernels::{Cpu, MatMut, Par, softmax};
+/// let mut scores = [0.0, 0.0, f32::NEG_INFINITY];
+/// softmax(Cpu::detect(), Par::SERIAL, MatMut::new(&mut scores, 1, 3));
+/// assert_eq!(scores, [0.5, 0.5, 0.0]);
+/// ```
 pub fn softmax(cpu: Cpu, par: Par<'_>, x: MatMut<'_>) {
     let _mode = FloatMode::default_scope();
     for_rows(par, x, &|_, block| (cpu.table.rows.softmax)(block));

@@ -4,7 +4,26 @@
 pub mod attention;
 
 use headrow_kernels::{Mat, MatMut};
+use std::cell::Cell;
 use std::ops::Range;
+
+thread_local! {
+    /// The largest error of the test that runs on this thread, in parts of its bound.
+    static LARGEST: Cell<f64> = const { Cell::new(0.0) };
+}
+
+/// Whether an error is within its bound; [`report`] tells how near the largest one came.
+pub fn within(error: f64, bound: f64) -> bool {
+    if bound > 0.0 {
+        LARGEST.set(LARGEST.get().max(error / bound));
+    }
+    error <= bound
+}
+
+/// Prints the largest error since the last report.
+pub fn report(what: &str) {
+    println!("{what}: largest error {:.2} of its bound", LARGEST.take());
+}
 
 /// Whether this run is in an emulator, a hundred times slower than a processor: `HEADROW_EMULATED` is set.
 /// Tests then try fewer and smaller cases, chosen so that every kernel and every tail still runs.

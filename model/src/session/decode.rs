@@ -225,6 +225,8 @@ impl Session {
         while start.chunk < chunks.len() {
             let pass = DecoderPass { model, chunks, start, rows: limits.tokens, output };
             let outputs = pass.outputs();
+            #[cfg(feature = "tracing")]
+            let _span = tracing::debug_span!("decode", tokens = pass.tokens(), outputs).entered();
             let mut multiply_adds = pass.tokens().saturating_mul(stack.multiply_adds(d_model));
             if matches!(output, Output::LastLogits | Output::AllLogits) {
                 multiply_adds = multiply_adds.saturating_add(outputs * out.cols() * d_model);

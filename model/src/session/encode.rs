@@ -134,7 +134,8 @@ impl Reader {
             });
         }
         #[cfg(feature = "tracing")]
-        let _span = tracing::debug_span!("encode", tokens = start, sequences = segments.len());
+        let _span =
+            tracing::debug_span!("encode", tokens = start, sequences = segments.len()).entered();
         let tables = tables.as_ref().expect("made with the session");
         let encoding = Encoding { model, batch, segments, rows: start, tables };
         let multiply_adds = start.saturating_mul(stack.multiply_adds(model.config().d_model));
