@@ -61,6 +61,20 @@ pub enum Family {
 }
 
 /// The sizes and options of a Transformer: an encoder, a decoder, or both.
+///
+/// ```
+/// use headrow::{Config, Input, StackConfig, TokenInput};
+///
+/// // The paper's base model, and a small one of the same kind.
+/// assert_eq!(Config::base(37_000, 37_000).d_model, 512);
+/// let mut config = Config::general(64);
+/// let input = Input::Tokens(TokenInput::paper(1000, 64));
+/// config.encoder = Some(StackConfig::paper(input.clone(), 2, 64, 4, 256));
+/// config.decoder = Some(StackConfig::paper(input, 2, 64, 4, 256));
+/// assert_eq!(config.decoder()?.d_k, 16);
+/// println!("{}", config.to_json()?);
+/// # Ok::<(), headrow::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Config {

@@ -38,6 +38,18 @@ pub struct Place {
 ///
 /// Rows are the tokens of the pass in their order, sequence by sequence. Long prompts run in several passes, each of which
 /// is shown. Of a pass that is given up nothing is shown that was not computed. A closure over (side, ℓ, z_ℓ) is an observer of states.
+///
+/// ```
+/// use headrow::{Mat, Observer, Side};
+///
+/// let mut norms = Vec::new();
+/// let mut observer = |_: Side, layer: usize, state: Mat<'_>| {
+///     norms.push((layer, state.row(0).iter().map(|x| x * x).sum::<f32>().sqrt()));
+/// };
+/// // It goes along in `Session::encode_observed` and `Session::extend_observed`.
+/// observer.state(Side::Encoder, 0, Mat::from_row(&[3.0, 4.0]));
+/// assert_eq!(norms, [(0, 5.0)]);
+/// ```
 pub trait Observer {
     /// The state z_ℓ between layers, `tokens × d_model`: z₀ enters the first one, z_N leaves the last.
     fn state(&mut self, _side: Side, _layer: usize, _state: Mat<'_>) {}

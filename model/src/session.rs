@@ -33,6 +33,21 @@ use std::sync::Arc;
 const WORTH_HELPERS: usize = 1 << 21;
 
 /// Runs one model, one call at a time.
+///
+/// ```no_run
+/// use headrow::{Chunk, Model, Output, Session, SessionOptions};
+/// use std::sync::Arc;
+///
+/// let model = Arc::new(Model::from_dir("SmolLM2-135M")?);
+/// let mut session = Session::new(&model, &SessionOptions::default().with_max_length(512))?;
+/// let mut logits = vec![0.0; model.config().vocabulary()];
+/// let sequence = session.add()?;
+/// // A prompt, then a token; what was read before is remembered.
+/// session.extend(&[Chunk::new(sequence, &[504, 3575])], Output::LastLogits, &mut logits)?;
+/// session.extend(&[Chunk::new(sequence, &[282])], Output::LastLogits, &mut logits)?;
+/// session.remove(sequence)?;
+/// # Ok::<(), headrow::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Session {
     model: Arc<Model>,

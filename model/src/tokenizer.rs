@@ -67,6 +67,19 @@ pub struct Encoding {
 }
 
 /// A tokenizer. Truncation and padding that its file records are ignored: both are the caller's choice.
+///
+/// ```
+/// # #[cfg(feature = "embedded-model")]
+/// # {
+/// use headrow::TextModel;
+///
+/// let model = TextModel::pronouncer()?;
+/// let tokenizer = model.tokenizer();
+/// let ids = tokenizer.encode("c a t", None)?.ids;
+/// assert_eq!(tokenizer.decode(&ids)?, "c a t");
+/// # }
+/// # Ok::<(), headrow::Error>(())
+/// ```
 pub struct Tokenizer {
     inner: Inner,
     spelling: Spelling,

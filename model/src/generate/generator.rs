@@ -62,6 +62,28 @@ impl<'a, S> Prompt<'a, S> {
 /// Runs requests over a [`StepModel`] whose handles are `S`.
 ///
 /// A request is allocated when it is added; steps allocate nothing, apart from text.
+///
+/// ```no_run
+/// use headrow::generate::{GenerationOptions, Prompt};
+/// use headrow::{Chunk, Model, Output, Session, SessionOptions};
+/// use std::sync::Arc;
+///
+/// let model = Arc::new(Model::from_dir("SmolLM2-135M")?);
+/// let mut session = Session::new(&model, &SessionOptions::default())?;
+/// let mut generator = session.generator()?;
+/// let options = GenerationOptions::default().with_max_new_tokens(16usize);
+/// let (ids, mut logits) = ([504, 3575, 282], vec![0.0; generator.limits().vocabulary]);
+/// let sequence = session.add()?;
+/// session.extend(&[Chunk::new(sequence, &ids)], Output::LastLogits, &mut logits)?;
+/// let request = generator.add(&mut session, Prompt::new(sequence, &ids, &logits), &options, &mut ())?;
+/// // Others may be added between steps.
+/// while generator.running() > 0 {
+///     generator.step(&mut session, &mut ())?;
+/// }
+/// let answer = generator.take(request).expect("it is over")?;
+/// println!("{:?}", answer.best().content());
+/// # Ok::<(), headrow::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Generator<S> {
     limits: Limits,

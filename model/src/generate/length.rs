@@ -5,6 +5,15 @@
 /// In every preset L is the number of generated tokens: the stop token counts, when there is one; the prompt and the
 /// decoder's start token do not. Larger is better; s ≤ 0, so a positive exponent favours long
 /// hypotheses, a negative one short ones.
+///
+/// ```
+/// use headrow::generate::LengthPenalty;
+///
+/// // ln p of three tokens together is −6.
+/// assert_eq!(LengthPenalty::default(), LengthPenalty::Gnmt { alpha: 0.6 });
+/// assert_eq!(LengthPenalty::Average { alpha: 1.0 }.score(-6.0, 3), -2.0);
+/// assert_eq!(LengthPenalty::None.score(-6.0, 3), -6.0);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum LengthPenalty {

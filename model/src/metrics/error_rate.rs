@@ -22,6 +22,15 @@ pub fn edit_distance<T: PartialEq>(a: &[T], b: &[T]) -> usize {
 ///
 /// With tokens of phonemes: the phoneme error rate and the word error rate of letters to phonemes. Of several accepted
 /// sequences the nearest counts, of equally near ones the longest.
+///
+/// ```
+/// use headrow::metrics::ErrorRate;
+///
+/// let mut rate = ErrorRate::default();
+/// rate.add(&["K", "AE", "T"], &[["K", "AE", "T"]]);
+/// rate.add(&["D", "AO", "G"], &[["D", "AA", "G"], ["T", "AA", "G"]]);
+/// assert_eq!((rate.of_tokens(), rate.of_answers()), (1.0 / 6.0, 0.5));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ErrorRate {

@@ -62,6 +62,15 @@ impl SinusoidLayout {
 ///
 /// # Errors
 /// When the layout does not exist in this width ([`SinusoidLayout::check`]), or there is no memory for the table.
+///
+/// ```
+/// use headrow::position::{SinusoidLayout, sinusoids};
+///
+/// let table = sinusoids(SinusoidLayout::Paper, 2, 4)?;
+/// assert_eq!(table[..4], [0.0, 1.0, 0.0, 1.0]);
+/// assert_eq!(table[4..], [1f64.sin() as f32, 1f64.cos() as f32, 0.01f64.sin() as f32, 0.01f64.cos() as f32]);
+/// # Ok::<(), headrow::Error>(())
+/// ```
 pub fn sinusoids(layout: SinusoidLayout, positions: usize, d_model: usize) -> Result<Vec<f32>> {
     layout.check(d_model, "positions")?;
     let mut table = room(positions, d_model)?;

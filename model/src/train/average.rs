@@ -37,6 +37,15 @@ const COMPANIONS: [&str; 15] = [
 /// # Errors
 /// When a folder is no model, or models differ in their config, or in names, shapes or kinds of tensors; when `out` cannot
 /// be written. A folder that was complete before stays so.
+///
+/// ```no_run
+/// use headrow::train::{Precision, average, checkpoints};
+///
+/// let all = checkpoints("run/checkpoints")?;
+/// let last: Vec<_> = all.iter().rev().take(5).rev().map(|(_, folder)| folder).collect();
+/// average(&last, "mean", Precision::F32)?;
+/// # Ok::<(), headrow::Error>(())
+/// ```
 pub fn average<P: AsRef<Path>>(
     folders: &[P],
     out: impl AsRef<Path>,

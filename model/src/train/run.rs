@@ -244,6 +244,31 @@ struct Saved {
 }
 
 /// A training in a folder.
+///
+/// ```no_run
+/// use headrow::train::{
+///     BatchOptions, Corpus, DataOptions, Dataset, DatasetOptions, NetworkOptions, Parameters, Run, RunOptions, Task, Trainer,
+///     TrainerOptions, VocabularyOptions, vocabulary,
+/// };
+/// use headrow::{Config, Tokenizer};
+/// use std::ops::ControlFlow;
+///
+/// let corpus = Corpus::read(&["train.tsv"], &DataOptions::default())?;
+/// let file = vocabulary(corpus.texts(), &VocabularyOptions::words())?;
+/// let tokenizer = Tokenizer::from_bytes(&file)?;
+/// let dataset = Dataset::new(&corpus, &tokenizer, &DatasetOptions::new(Task::Translation))?;
+/// let mut config = Config::base(tokenizer.vocabulary(), tokenizer.vocabulary());
+/// config.special.decoder_start = tokenizer.id("<s>");
+/// config.special.end = tokenizer.id("</s>").into_iter().collect();
+///
+/// let parameters = Parameters::initialise(&config, 1)?;
+/// let trainer = Trainer::new(parameters, &NetworkOptions::default(), TrainerOptions::paper(config.d_model))?;
+/// let files = vec![("config.json".to_owned(), config.to_json()?.into_bytes()), ("tokenizer.json".to_owned(), file)];
+/// let options = RunOptions::default().with_steps(10_000);
+/// let mut run = Run::new("run", trainer, &dataset, BatchOptions::new(4000), files, options)?;
+/// run.train(&mut |_| ControlFlow::Continue(()))?;
+/// # Ok::<(), headrow::Error>(())
+/// ```
 pub struct Run<'a> {
     folder: PathBuf,
     trainer: Trainer,

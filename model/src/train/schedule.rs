@@ -6,6 +6,14 @@ use serde::{Deserialize, Serialize};
 /// How the rate of learning follows from the number of a step, counted from 1.
 ///
 /// All of it is computed in f64 from operations that round alike everywhere, and rounded to f32 once.
+///
+/// ```
+/// use headrow::train::Schedule;
+///
+/// let schedule = Schedule::paper(512);
+/// assert!(schedule.rate(1) < schedule.rate(4000) && schedule.rate(4000) > schedule.rate(8000));
+/// assert!((schedule.rate(4000) - 6.988e-4).abs() < 1e-7);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 #[non_exhaustive]

@@ -91,6 +91,17 @@ impl VocabularyOptions {
 ///
 /// # Errors
 /// [`Error::TrainingOption`] when there is no text, or more letters than tokens.
+///
+/// ```
+/// use headrow::Tokenizer;
+/// use headrow::train::{VocabularyOptions, vocabulary};
+///
+/// let file = vocabulary(["k ae t", "ae t"], &VocabularyOptions::words())?;
+/// let tokenizer = Tokenizer::from_bytes(&file)?;
+/// // Behind four special tokens the most frequent come first; `</s>` ends a text.
+/// assert_eq!(tokenizer.encode("k ae", None)?.ids, [6, 4, 2]);
+/// # Ok::<(), headrow::Error>(())
+/// ```
 pub fn vocabulary<'a>(
     texts: impl IntoIterator<Item = &'a str>,
     options: &VocabularyOptions,
