@@ -5,7 +5,7 @@ mod command;
 #[path = "support/tiny.rs"]
 mod tiny;
 
-use command::{headrow, refusal, run, stdout, text, words};
+use command::{headrow, refusal, run, stdout, text};
 use headrow::SentenceEncoder;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -558,30 +558,6 @@ fn the_readme_of_the_crate_is_that_of_the_project() {
     if let Ok(project) = std::fs::read(project) {
         assert!(std::fs::read(own).unwrap() == project, "copy README.md to model/README.md");
     }
-}
-
-#[test]
-fn the_commands_of_the_readme_work() {
-    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
-    let readme = std::fs::read_to_string(readme).unwrap();
-    let commands = readme.lines().filter_map(|line| line.strip_prefix("cargo run --release -- "));
-    // Those of language models have their own tests.
-    let commands = commands.filter(|line| !line.contains("--model") || line.contains("MiniLM"));
-    let folder = assets();
-    let mut run = 0;
-    for command in commands {
-        let words: Vec<String> = words(command)
-            .into_iter()
-            .map(|word| match word.as_str() {
-                "all-MiniLM-L6-v2" => folder.display().to_string(),
-                _ => word,
-            })
-            .collect();
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        assert!(!stdout(&words, b"a man\neats food\n").is_empty(), "{command}");
-        run += 1;
-    }
-    assert!(run >= 4, "{run} commands found");
 }
 
 #[cfg(unix)]

@@ -468,28 +468,6 @@ fn folders_that_cannot_be_used_are_told_in_one_line() {
 }
 
 #[test]
-fn the_commands_of_the_readme_work() {
-    let folder = decoder("cli-readme");
-    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
-    let readme = std::fs::read_to_string(readme).unwrap();
-    let commands = readme.lines().filter_map(|line| line.strip_prefix("cargo run --release -- "));
-    let mut count = 0;
-    for command in commands.filter(|command| command.contains("SmolLM2")) {
-        let picture = folder.0.join("maps.svg");
-        let named = |word: &str| match word {
-            "SmolLM2-135M" => path(&folder).to_owned(),
-            "maps.svg" => picture.display().to_string(),
-            word => word.to_owned(),
-        };
-        let words: Vec<String> = command::words(command).iter().map(|word| named(word)).collect();
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        assert!(!text(&words, b"the cat\n").is_empty() || picture.exists(), "{command}");
-        count += 1;
-    }
-    assert!(count >= 3, "{count} commands found");
-}
-
-#[test]
 fn recorded_texts() {
     let Some(dir) = std::env::var_os("HEADROW_TEXT_MODELS") else {
         println!("\nHEADROW_TEXT_MODELS is not set: no recorded texts to compare with");

@@ -51,15 +51,3 @@ pub(crate) fn refusal(args: &[&str], input: &[u8]) -> String {
     let line = stderr.strip_suffix('\n').unwrap();
     line.strip_prefix("headrow: ").unwrap_or_else(|| panic!("{line}")).to_owned()
 }
-
-/// The words of a simple shell command up to its redirections.
-pub(crate) fn words(command: &str) -> Vec<String> {
-    let command = command.split(" <").next().unwrap().split(" >").next().unwrap();
-    let quoted = command.split('"').enumerate();
-    quoted
-        .flat_map(|(index, part)| match index % 2 {
-            0 => part.split_whitespace().map(str::to_owned).collect(),
-            _ => vec![part.to_owned()],
-        })
-        .collect()
-}
