@@ -71,7 +71,7 @@ pub enum Family {
 /// let input = Input::Tokens(TokenInput::paper(1000, 64));
 /// config.encoder = Some(StackConfig::paper(input.clone(), 2, 64, 4, 256));
 /// config.decoder = Some(StackConfig::paper(input, 2, 64, 4, 256));
-/// assert_eq!(config.decoder()?.d_k, 16);
+/// assert_eq!(config.decoder.as_ref().map(|stack| stack.d_k), Some(16));
 /// println!("{}", config.to_json()?);
 /// # Ok::<(), headrow::Error>(())
 /// ```

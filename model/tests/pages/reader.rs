@@ -21,7 +21,7 @@ pub(crate) fn commands(page: &str) -> Vec<Command> {
             (Some(_), Some(_)) => block = None,
             (None, None) => {
                 let pieces = code_spans(line).into_iter().map(|piece| words(piece, false));
-                commands.extend(pieces.filter(|command| is_command(command)));
+                commands.extend(pieces.filter(is_command));
             }
             (None, Some("sh" | "text")) => match line.strip_suffix('\\') {
                 Some(part) => begun += part,
