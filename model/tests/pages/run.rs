@@ -22,8 +22,9 @@ enum StandIn {
     Trained,
 }
 
-/// Words of commands that are replaced by others: trainings of so many steps.
-const REPLACED: [(&str, &str); 4] = [
+/// Words of commands that are replaced by others: trainings of so many steps, long measurements.
+const REPLACED: [(&str, &str); 5] = [
+    ("--measure", "--measure --longest 64"),
     ("20000", "4 --save-every 2"),
     ("40000", "6"),
     ("6500", "2"),
