@@ -10,7 +10,7 @@
 //!
 //! | | file |
 //! |---|---|
-//! | any number and width of heads, any hidden width | [`column`] |
+//! | any number and width of heads, any hidden width | [`mod@column`] |
 //! | the class T^{2,1,4}, and with positions X ↦ g(X + E) | [`yun`] |
 //! | X itself | `theory/columns.rs` |
 //! | what all of these maps have in common | `theory/map.rs` |

@@ -10,7 +10,7 @@ const VALIDATION: [u8; 3] = [0xd6, 0x27, 0x28];
 /// Draws the losses of training and validation over the steps as an SVG. `title` stands above.
 ///
 /// # Errors
-/// [`Error::File`] when the records have no losses at all.
+/// [`Error::File`](crate::Error::File) when the records have no losses at all.
 pub fn loss_curve(title: &str, records: &[LogLine]) -> Result<String> {
     let curve = |name: &str, color, pick: fn(&LogLine) -> Option<(u64, f64)>| {
         let points = records.iter().filter_map(pick).map(|(step, loss)| (step as f64, loss));
