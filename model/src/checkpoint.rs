@@ -106,7 +106,6 @@ pub(crate) struct Plan {
 
 /// Plans the model of `config` with the tensors of the checkpoint, or, where that has none, with those that the config
 /// asks for.
-#[cfg(feature = "train")]
 pub(crate) fn plan(config: &Config, checkpoint: &Checkpoint<'_>) -> Result<Plan> {
     config.check("config")?;
     let Reading { canonical, build, harmless, .. } = *config.family.reading();
