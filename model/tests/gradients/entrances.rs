@@ -84,7 +84,7 @@ const POSITIONS: &str = "model.encoder.embed_positions.weight";
 /// Models of both kinds.
 fn case(seed: u64) -> Case {
     let mut random = Random(seed);
-    if seed % 2 == 0 { vit(&mut random) } else { whisper(&mut random) }
+    if seed.is_multiple_of(2) { vit(&mut random) } else { whisper(&mut random) }
 }
 
 impl Case {

@@ -134,8 +134,11 @@ impl Case {
     }
 }
 
-/// What the first state goes through: a map and what is done then. Not with tags.
-fn dense(kind: &str, goal: Goal) -> Option<(&'static str, fn(f64) -> f64)> {
+/// A map, by its name, and what is done behind it.
+type Dense = (&'static str, fn(f64) -> f64);
+
+/// What the first state goes through. Not with tags.
+fn dense(kind: &str, goal: Goal) -> Option<Dense> {
     match (kind, goal) {
         (_, Goal::Tags) => None,
         ("roberta", _) => Some(("classifier.dense", f64::tanh)),
