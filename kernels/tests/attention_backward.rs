@@ -279,6 +279,14 @@ fn longer_sequences_are_within_the_bound() {
     report("gradients of attention, longer sequences");
 }
 
+/// Blocks of these sizes: rows, keys, and from how many rows and keys on something is copied.
+fn blocked(cpu: Cpu, [rows, keys, pack_keys, copy_rows]: [usize; 4]) -> BackwardBlocking {
+    let mut blocking = BackwardBlocking::new(cpu);
+    (blocking.rows, blocking.keys) = (rows, keys);
+    (blocking.pack_keys, blocking.copy_rows) = (pack_keys, copy_rows);
+    blocking
+}
+
 #[test]
 fn instruction_sets_threads_and_block_sizes_do_not_show_in_the_bits() {
     let mut rng = Random::new(5);
@@ -297,8 +305,7 @@ fn instruction_sets_threads_and_block_sizes_do_not_show_in_the_bits() {
                 });
             }
             for (rows, keys) in [(1, 1), (2, 7), (7, 16), (33, 50), (200, 1000)] {
-                let (pack_keys, copy_rows) = (rng.below(100), rng.below(100));
-                let blocking = BackwardBlocking { rows, keys, pack_keys, copy_rows };
+                let blocking = blocked(cpu, [rows, keys, rng.below(100), rng.below(100)]);
                 let same = back.run_blocked(cpu, Par::SERIAL, &blocking).bits() == expected;
                 assert!(same, "{cpu:?}, {blocking:?}, masks {masks}");
             }
@@ -548,7 +555,7 @@ fn zeros_have_one_sign() {
     back.d_out.view_mut().fill(-f32::from_bits(1));
     for cpu in Cpu::all() {
         for rows in [1, 2, 3, 9] {
-            let blocking = BackwardBlocking { rows, keys: 4, pack_keys: 0, copy_rows: 0 };
+            let blocking = blocked(cpu, [rows, 4, 0, 0]);
             let [dq, dk, dv, ..] = back.run_blocked(cpu, Par::SERIAL, &blocking).values();
             let all = [dq, dk, dv].concat();
             assert!(all.iter().all(|x| x.is_sign_positive() || *x != 0.0), "{cpu:?}, {rows} rows");

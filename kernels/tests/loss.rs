@@ -16,7 +16,9 @@ const SMOOTHINGS: [Smoothing; 4] =
     [Smoothing::None, Smoothing::All(0.1), Smoothing::Others(0.1), Smoothing::All(1.0)];
 
 fn losses(cpu: Cpu, how: &CrossEntropy<'_>, x: Mat<'_>, labels: &[Option<u32>]) -> Vec<TokenLoss> {
-    let mut losses = vec![TokenLoss { nll: f64::NAN, ..TokenLoss::default() }; labels.len()];
+    let mut unwritten = TokenLoss::default();
+    unwritten.nll = f64::NAN;
+    let mut losses = vec![unwritten; labels.len()];
     cross_entropy(cpu, Par::SERIAL, how, x, labels, &mut losses);
     losses
 }

@@ -188,6 +188,7 @@ impl Place {
 
 /// How a unit of work is cut into blocks for the caches. No field changes a bit of the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BackwardBlocking {
     /// Queries whose whole rows of scores are in memory at a time.
     pub rows: usize,

@@ -71,6 +71,7 @@ impl<'a> CrossEntropy<'a> {
 
 /// The loss of one row; all zeros for a row without a label.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct TokenLoss {
     /// Σ_c w_c·q_c·(−ln p_c): what is minimised.
     pub smoothed: f64,
