@@ -6,6 +6,6 @@ mod bleu;
 mod error_rate;
 mod words;
 
-pub use bleu::{Bleu, BleuOptions, BleuScore, BleuSmoothing};
+pub use bleu::{Bleu, BleuCase, BleuOptions, BleuOrders, BleuScore, BleuSmoothing};
 pub use error_rate::{ErrorRate, edit_distance};
 pub use words::BleuWords;

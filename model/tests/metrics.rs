@@ -3,7 +3,7 @@
 //! `HEADROW_BLEU_CASES=FILE cargo test --release -p headrow --test metrics -- --nocapture` also compares all cases of a larger
 //! file of the same form.
 
-use headrow::metrics::{Bleu, BleuOptions, BleuScore, BleuSmoothing, BleuWords};
+use headrow::metrics::{Bleu, BleuOptions, BleuOrders, BleuScore, BleuSmoothing, BleuWords};
 use serde_json::Value;
 
 fn close(actual: f64, expected: &Value) -> bool {
@@ -51,7 +51,7 @@ fn compare(file: &Value) -> (usize, usize) {
             let score = corpus(options, &answers, &references).score();
             count(format!("{name} {way}"), agrees(&score, recorded));
         }
-        let bleu = Bleu::new(BleuOptions::default().with_effective_order(true));
+        let bleu = Bleu::new(BleuOptions::default().with_orders(BleuOrders::Effective));
         let sentences = case["bleu_sent_exp"].as_array().unwrap();
         assert!(sentences.len() <= answers.len());
         let all = sentences.iter().zip(answers.iter().zip(&references));

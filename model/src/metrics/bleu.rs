@@ -63,6 +63,48 @@ impl FromStr for BleuSmoothing {
     }
 }
 
+/// Which letters are the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BleuCase {
+    /// `mixed`: only those that are written alike.
+    #[default]
+    Mixed,
+    /// `lc`: upper and lower case too.
+    Lower,
+}
+
+impl BleuCase {
+    /// As signatures have it.
+    fn signature(self) -> &'static str {
+        match self {
+            BleuCase::Mixed => "mixed",
+            BleuCase::Lower => "lc",
+        }
+    }
+}
+
+/// Which orders of n-grams the score is a mean of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BleuOrders {
+    /// All four.
+    #[default]
+    All,
+    /// Those for which the answer is long enough, as for sentences.
+    Effective,
+}
+
+impl BleuOrders {
+    /// As signatures have it.
+    fn signature(self) -> &'static str {
+        match self {
+            BleuOrders::All => "no",
+            BleuOrders::Effective => "yes",
+        }
+    }
+}
+
 /// How BLEU is counted. The defaults are those of sacreBLEU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -71,10 +113,10 @@ pub struct BleuOptions {
     pub words: BleuWords,
     /// What orders without a match count as.
     pub smoothing: BleuSmoothing,
-    /// Whether upper and lower case are the same.
-    pub lowercase: bool,
-    /// Whether orders for which the answer is too short are left out of the mean, as for sentences.
-    pub effective_order: bool,
+    /// Which letters are the same.
+    pub case: BleuCase,
+    /// Which orders the score is a mean of.
+    pub orders: BleuOrders,
 }
 
 impl BleuOptions {
@@ -90,16 +132,16 @@ impl BleuOptions {
         BleuOptions { smoothing, ..self }
     }
 
-    /// The same, blind to case or not.
+    /// The same with these letters held for the same.
     #[must_use]
-    pub fn with_lowercase(self, lowercase: bool) -> BleuOptions {
-        BleuOptions { lowercase, ..self }
+    pub fn with_case(self, case: BleuCase) -> BleuOptions {
+        BleuOptions { case, ..self }
     }
 
-    /// The same with short answers' missing orders left out or not.
+    /// The same with a score over these orders.
     #[must_use]
-    pub fn with_effective_order(self, effective_order: bool) -> BleuOptions {
-        BleuOptions { effective_order, ..self }
+    pub fn with_orders(self, orders: BleuOrders) -> BleuOptions {
+        BleuOptions { orders, ..self }
     }
 }
 
@@ -189,14 +231,13 @@ impl Bleu {
     /// What sacreBLEU writes beside a score of these options, so that others can be compared with it. Its version is the one
     /// whose definition this is.
     pub fn signature(&self) -> String {
-        let BleuOptions { words, smoothing, lowercase, effective_order } = self.options;
+        let BleuOptions { words, smoothing, case, orders } = self.options;
         let references = match self.references {
             Some((fewest, most)) if fewest < most => "var".to_owned(),
             Some((count, _)) => count.to_string(),
             None => "1".to_owned(),
         };
-        let case = if lowercase { "lc" } else { "mixed" };
-        let effective = if effective_order { "yes" } else { "no" };
+        let (case, effective) = (case.signature(), orders.signature());
         let smoothing = smoothing.signature();
         format!(
             "nrefs:{references}|case:{case}|eff:{effective}|tok:{words}|smooth:{smoothing}|version:2.6.0"
@@ -215,9 +256,9 @@ impl Bleu {
     /// The words of a text, each as its number within the segment.
     fn numbered(&self, text: &str, numbers: &mut HashMap<String, u32>) -> Vec<u32> {
         let mut words = Vec::new();
-        let text = match self.options.lowercase {
-            true => Cow::Owned(text.to_lowercase()),
-            false => Cow::Borrowed(text),
+        let text = match self.options.case {
+            BleuCase::Lower => Cow::Owned(text.to_lowercase()),
+            BleuCase::Mixed => Cow::Borrowed(text),
         };
         self.splitter.split(&text, |word| {
             let next = numbers.len() as u32;
@@ -299,7 +340,7 @@ impl Statistics {
             if total == 0.0 {
                 break;
             }
-            if options.effective_order {
+            if options.orders == BleuOrders::Effective {
                 orders = n + 1;
             }
             *precision = match (correct, options.smoothing) {
@@ -354,7 +395,7 @@ mod tests {
         assert_eq!((score.answer_length, score.reference_length), (3, 2));
         bleu.add("a", &["a"]);
         assert_eq!(bleu.score().correct, [4, 2, 0, 0]);
-        let options = options.with_lowercase(true).with_effective_order(true);
+        let options = options.with_case(BleuCase::Lower).with_orders(BleuOrders::Effective);
         let mut bleu = Bleu::new(options.with_smoothing(BleuSmoothing::Floor));
         bleu.add("A B", &["a b", "b"]);
         let signature = "nrefs:2|case:lc|eff:yes|tok:13a|smooth:floor[0.10]|version:2.6.0";
