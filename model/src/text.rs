@@ -5,6 +5,8 @@ mod folder;
 mod score;
 
 pub use attention::{AttentionKind, AttentionMap, AttentionMaps};
+#[cfg(feature = "train")]
+pub(crate) use folder::options_in_memory;
 pub use score::{Score, ScoredToken};
 
 use crate::batch::Batch;

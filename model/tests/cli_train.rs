@@ -237,6 +237,7 @@ fn options_of_the_recipe_change_the_weights_and_threads_do_not() {
         "--dropout 0",
         "--dropout 0.5",
         "--smoothing 0",
+        "--smoothing-kind others",
         "--clip 0.01",
         "--weight-decay 0.5",
         "--seed 4",
@@ -299,8 +300,162 @@ fn texts_are_learnt_by_decoders_and_encoders() {
         assert!(tokenizer(&out) == tokenizer(Path::new(from)));
         assert!(weights(&out) != weights(Path::new(from)));
     }
+    let learned = format!("{data} {words} --objective masked --positions learned");
+    assert!(weights(&trained(&folder, "learned", &learned)) == weights(&masked));
+    let (z, name) = path(&folder, "z");
+    let sines = format!("train --out {name} {data} --objective masked --positions sinusoidal");
+    assert!(refusal(&args(&[&sines]), b"").contains("--positions"));
+    assert!(!z.exists());
     let both = format!("train --out {} {data} --init {causal} --layers 2", path(&folder, "y").1);
     assert_eq!(run(&args(&[&both]), b"").status.code(), Some(2));
+}
+
+#[test]
+fn a_training_goes_on_without_the_model_that_it_began_with() {
+    let folder = Folder::new("cli-init");
+    let data = pairs(&folder, "data", 40, 1);
+    let from = trained(&folder, "from", &format!("--data {data}"));
+    let init = from.to_str().unwrap();
+    let course = "--batch-tokens 60 --threads 1 --save-every 2 --smoothing-kind others --steps";
+    let begin = |name: &str| format!("train --data {data} --init {init} --out {name} {course}");
+    let [(whole, whole_name), (out, name)] = ["whole", "out"].map(|name| path(&folder, name));
+    text(&args(&[&begin(&whole_name), "6"]), b"");
+    text(&args(&[&begin(&name), "4"]), b"");
+    std::fs::rename(&from, folder.0.join("elsewhere")).unwrap();
+    text(&args(&[&format!("train --resume {name} --steps 6")]), b"");
+    assert!(weights(&out) == weights(&whole));
+    // Also when the last checkpoint is of no use.
+    let last = out.join("checkpoints/step-6/model.safetensors");
+    std::fs::write(&last, "").unwrap();
+    let refused = refusal(&["train", "--resume", &name], b"");
+    assert!(refused.contains("step-6/model.safetensors"), "{refused}");
+    let output = run(&["train", "--resume", &name, "--skip-damaged"], b"");
+    assert!(output.status.success());
+    assert!(weights(&out) == weights(&whole));
+}
+
+#[test]
+fn a_training_goes_on_from_anywhere() {
+    let folder = Folder::new("cli-elsewhere");
+    pairs(&folder, "data", 40, 1);
+    let from = trained(&folder, "from", &format!("--data {}", folder.0.join("data").display()));
+    std::fs::copy(from.join("tokenizer.json"), folder.0.join("words.json")).unwrap();
+    let at = |place: &Path, command: &str| {
+        let output = headrow(&args(&[command])).current_dir(place).output().unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{command}: {told}");
+    };
+    let tiny = TINY.replace("--tokenizer words", "--tokenizer words.json");
+    at(&folder.0, &format!("train --data data --out out {tiny} --steps 2"));
+    at(&folder.0, "train --resume out --steps 3 --tokenizer words.json --data data");
+    at(&from, "train --resume ../out --steps 4");
+    std::fs::remove_file(folder.0.join("words.json")).unwrap();
+    at(&from, "train --resume ../out --steps 5");
+    assert!(folder.0.join("out/checkpoints/step-5").exists());
+}
+
+#[test]
+fn sizes_beyond_the_machine_are_refused() {
+    let folder = Folder::new("cli-sizes");
+    let data = pairs(&folder, "data", 40, 1);
+    let (_, name) = path(&folder, "out");
+    for sizes in [
+        "--batch-tokens 4000000000",
+        "--batch-tokens 4000000000 --max-length 4000000000 --positions buckets",
+        "--batch-tokens 4000000000 --max-length 4000000000 --d-model 4",
+        "--d-model 4000000000 --heads 1",
+        "--d-model 4000000000 --heads 1 --d-ff 4294967295 --layers 60000",
+        "--d-ff 4294967295 --batch-tokens 4294967295",
+        "--objective masked --positions learned --max-length 4000000000",
+    ] {
+        let usual = args(&[TINY]);
+        let said = args(&[sizes]);
+        let usual = usual.chunks(2).filter(|pair| !said.contains(&pair[0])).flatten();
+        let begin = args(&["train --steps 2 --data", &data, "--out", &name]);
+        let all: Vec<&str> = begin.iter().chain(&said).chain(usual).copied().collect();
+        let line = refusal(&all, b"");
+        assert!(line.contains("no memory for"), "{sizes}: {line}");
+        std::fs::remove_dir_all(folder.0.join("out")).unwrap();
+    }
+}
+
+/// A folder of `model_type` whose words are those of `vocabulary`, with a config that names special tokens.
+fn seq2seq_folder(folder: &Folder, name: &str, fields: Value) -> PathBuf {
+    let out = folder.0.join(name);
+    std::fs::create_dir_all(&out).unwrap();
+    std::fs::write(out.join("config.json"), fields.to_string()).unwrap();
+    let config = headrow::Config::from_file(out.join("config.json")).unwrap();
+    let parameters = headrow::train::Parameters::initialise(&config, 1).unwrap();
+    let bytes = parameters.to_safetensors(headrow::train::Precision::F32);
+    std::fs::write(out.join("model.safetensors"), bytes).unwrap();
+    out
+}
+
+#[test]
+fn other_families_learn_what_they_generate() {
+    let folder = Folder::new("cli-families");
+    let data = pairs(&folder, "data", 60, 1);
+    let words = ["<pad>", "</s>", "<unk>", "<s>", "a", "b", "c", "d"];
+    let vocabulary: serde_json::Map<String, Value> =
+        words.iter().zip(0..).map(|(word, id)| (word.to_string(), json!(id))).collect();
+    let added: Vec<Value> = words[..4]
+        .iter()
+        .zip(0..)
+        .map(|(word, id)| {
+            json!({"id": id, "content": word, "single_word": false, "lstrip": false, "rstrip": false,
+                   "normalized": false, "special": true})
+        })
+        .collect();
+    let end = json!({"SpecialToken": {"id": "</s>", "type_id": 0}});
+    let text_part = json!({"Sequence": {"id": "A", "type_id": 0}});
+    let tokenizer = json!({
+        "version": "1.0", "added_tokens": added, "normalizer": null,
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "post_processor": {"type": "TemplateProcessing", "single": [text_part, end],
+            "pair": [text_part, end], "special_tokens": {"</s>": {"id": "</s>", "ids": [1], "tokens": ["</s>"]}}},
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<unk>"},
+    });
+    let bart = json!({
+        "model_type": "bart", "vocab_size": 8, "d_model": 16, "encoder_layers": 1, "decoder_layers": 1,
+        "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32,
+        "max_position_embeddings": 20, "activation_function": "gelu", "bos_token_id": 3, "eos_token_id": 1,
+        "pad_token_id": 0, "decoder_start_token_id": 1, "forced_bos_token_id": 3, "max_length": 12,
+    });
+    let marian = json!({
+        "model_type": "marian", "vocab_size": 8, "d_model": 16, "encoder_layers": 1, "decoder_layers": 1,
+        "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32,
+        "max_position_embeddings": 20, "activation_function": "swish", "scale_embedding": true, "eos_token_id": 1,
+        "pad_token_id": 0, "decoder_start_token_id": 0, "max_length": 12,
+    });
+    let t5 = json!({
+        "model_type": "t5", "vocab_size": 8, "d_model": 16, "num_layers": 1, "num_heads": 2, "d_kv": 8, "d_ff": 32,
+        "feed_forward_proj": "relu", "eos_token_id": 1, "pad_token_id": 0, "max_length": 12,
+    });
+    for (name, config) in [("bart", bart), ("marian", marian), ("t5", t5)] {
+        let from = seq2seq_folder(&folder, name, config);
+        std::fs::write(from.join("tokenizer.json"), tokenizer.to_string()).unwrap();
+        let (out, out_name) = path(&folder, &format!("{name}-out"));
+        let course = "--valid-every 120 --batch-tokens 200 --schedule constant --rate 0.02 --warmup 10 --dropout 0 --smoothing 0 --threads 1";
+        let init = from.to_str().unwrap();
+        let command = format!(
+            "train --data {data} --valid {data} --init {init} --out {out_name} {course} --steps 120"
+        );
+        text(&args(&[&command]), b"");
+        // What it learned is what it is asked for: the likeliness of the targets as decoding sees them is that of training.
+        let log = std::fs::read_to_string(out.join("metrics.jsonl")).unwrap();
+        let last = log.lines().find(|line| line.contains("validation")).unwrap();
+        let last: Value = serde_json::from_str(last).unwrap();
+        let report = text(
+            &args(&[&format!(
+                "evaluate --model {out_name} --data {data} --metrics perplexity --json"
+            )]),
+            b"",
+        );
+        let report: Value = serde_json::from_str(&report).unwrap();
+        let [learned, asked] =
+            [&last["perplexity"], &report["perplexity"]].map(|x| x.as_f64().unwrap());
+        assert!(learned < 2.0 && (learned / asked - 1.0).abs() < 1e-3, "{name}: {learned} {asked}");
+    }
 }
 
 #[test]
@@ -361,11 +516,25 @@ fn a_damaged_checkpoint_is_told_and_passed_over_when_that_is_wanted() {
     let resume = ["train", "--resume", &name];
     let refused = refusal(&resume, b"");
     assert!(refused.contains("step-8") && refused.contains("damaged"), "{refused}");
-    text(&[&resume[..], &["--skip-damaged"]].concat(), b"");
+    let told = |args: &[&str]| {
+        let output = run(args, b"");
+        assert!(output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let line = told(&[&resume[..], &["--skip-damaged"]].concat());
+    assert_eq!(line.lines().count(), 1, "{line}");
+    assert!(line.contains("step-8 is passed over") && line.contains("step-8.damaged"), "{line}");
     assert!(weights(&out) == whole);
     // A checkpoint that is named.
-    text(&["train", "--resume", &format!("{name}/checkpoints/step-4")], b"");
+    let line = told(&["train", "--resume", &format!("{name}/checkpoints/step-4")]);
+    assert!(line.contains("step-8 is of a later step") && line.contains("step-8.later"), "{line}");
     assert!(weights(&out) == whole);
+    // A mean that fails leaves nothing.
+    std::fs::write(&last, &std::fs::read(&last).unwrap()[..100]).unwrap();
+    let (mean, mean_name) = path(&folder, "mean");
+    let refused = refusal(&["average", "--out", &mean_name, "--run", &name, "--last", "2"], b"");
+    assert!(refused.contains("step-8/model.safetensors: damaged"), "{refused}");
+    assert!(!mean.exists());
 }
 
 #[test]

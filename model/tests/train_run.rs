@@ -100,6 +100,10 @@ fn to_the_end(run: &mut Run<'_>) -> Ended {
     run.train(&mut |_| ControlFlow::Continue(())).unwrap()
 }
 
+fn resumed(run: &mut Run<'_>) -> u64 {
+    run.resume(None, DamagedCheckpoint::Refuse).unwrap().steps
+}
+
 fn model(folder: &Path) -> Vec<u8> {
     std::fs::read(folder.join("model.safetensors")).unwrap()
 }
@@ -134,7 +138,7 @@ fn a_run_that_is_stopped_and_resumed_ends_as_one_that_is_not() {
         for (part, &stop) in stops.iter().enumerate() {
             let mut run = task.run(&folder, options.clone());
             if part > 0 {
-                assert_eq!(run.resume(None, DamagedCheckpoint::Refuse).unwrap(), stops[part - 1]);
+                assert_eq!(resumed(&mut run), stops[part - 1]);
             }
             let ended = run.train(&mut |event| match event {
                 Event::Step(report) if report.step == stop => ControlFlow::Break(()),
@@ -167,7 +171,7 @@ fn a_run_that_was_killed_goes_on_from_its_last_checkpoint() {
     // Killed before the first checkpoint, and between two: what was written after it does not count.
     for stop in [3, 10] {
         let mut run = task.run(&killed, options.clone());
-        assert_eq!(run.resume(None, DamagedCheckpoint::Refuse).unwrap(), 0);
+        assert_eq!(resumed(&mut run), 0);
         let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             run.train(&mut |event| match event {
                 Event::Step(report) if report.step == stop => panic!("killed"),
@@ -183,7 +187,7 @@ fn a_run_that_was_killed_goes_on_from_its_last_checkpoint() {
     file.extend(b"{\"kind\":\"tr");
     std::fs::write(killed.join("metrics.jsonl"), file).unwrap();
     let mut run = task.run(&killed, options);
-    assert_eq!(run.resume(None, DamagedCheckpoint::Refuse).unwrap(), 8);
+    assert_eq!(resumed(&mut run), 8);
     to_the_end(&mut run);
     assert!(model(&killed) == model(&whole));
     assert_eq!(log(&killed), log(&whole));
@@ -216,7 +220,7 @@ fn the_model_is_the_mean_of_the_last_checkpoints_and_answers() {
     assert!(error.contains("has checkpoints already"), "{error}");
     let before = model(&folder);
     let mut run = task.run(&folder, self::options().with_steps(12).with_precision(Precision::Bf16));
-    assert_eq!(run.resume(None, DamagedCheckpoint::Refuse).unwrap(), 12);
+    assert_eq!(resumed(&mut run), 12);
     assert_eq!(to_the_end(&mut run), Ended::Steps);
     assert!(model(&folder) == before);
 }
@@ -279,17 +283,195 @@ fn damage_is_told_and_passed_over_when_that_is_wanted() {
     let error = run.resume(None, DamagedCheckpoint::Refuse).unwrap_err();
     assert!(matches!(error, Error::File { .. }), "{error}");
     assert!(error.to_string().contains("step-12"), "{error}");
-    assert_eq!(run.resume(None, DamagedCheckpoint::Skip).unwrap(), 8);
-    assert_eq!(steps(&folder), [4, 8]);
-    to_the_end(&mut run);
-    assert!(model(&folder) == whole);
-    // At a checkpoint that is named, the later ones go.
+    let resumed = run.resume(None, DamagedCheckpoint::Skip).unwrap();
+    assert_eq!((resumed.steps, resumed.later), (8, vec![]));
+    let [(path, error)] = &resumed.damaged[..] else { panic!("{:?}", resumed.damaged) };
+    assert_eq!(path, &folder.join("checkpoints/step-12"));
+    assert!(error.to_string().contains("optimizer.safetensors"), "{error}");
+    // Nothing is lost before the step is saved anew.
+    assert_eq!(steps(&folder), [4, 8, 12]);
+    run.train(&mut |_| ControlFlow::Break(())).unwrap();
+    assert_eq!(steps(&folder), [4, 8, 9]);
+    assert!(folder.join("checkpoints/step-12.damaged/model.safetensors").exists());
     let mut run = task.run(&folder, options);
-    let named = folder.join("checkpoints/step-4");
-    assert_eq!(run.resume(Some(&named), DamagedCheckpoint::Refuse).unwrap(), 4);
-    assert_eq!(steps(&folder), [4]);
+    assert_eq!(self::resumed(&mut run), 9);
     to_the_end(&mut run);
     assert!(model(&folder) == whole);
+    assert!(!folder.join("checkpoints/step-12.damaged").exists());
+}
+
+#[cfg(unix)]
+#[test]
+fn what_cannot_be_reached_is_not_damaged() {
+    let task = Reversal::new("run-unreachable");
+    let folder = task.path("run");
+    to_the_end(&mut task.run(&folder, options().with_steps(8)));
+    // A link to itself: what it is instead of the file is not known.
+    let path = folder.join("checkpoints/step-8/model.safetensors");
+    std::fs::remove_file(&path).unwrap();
+    std::os::unix::fs::symlink(&path, &path).unwrap();
+    let mut run = task.run(&folder, options().with_steps(8));
+    let error = run.resume(None, DamagedCheckpoint::Skip).unwrap_err();
+    assert!(matches!(error, Error::Io { .. }), "{error}");
+    // Nor is what belongs to another model.
+    std::fs::remove_file(&path).unwrap();
+    let mut config = task.config.clone();
+    config.decoder.as_mut().unwrap().d_ff = 24;
+    let parameters = Parameters::initialise(&config, 1).unwrap();
+    let network = NetworkOptions::default().with_max_tokens(BATCH).with_threads(1);
+    let trainer = Trainer::new(parameters, &network, TrainerOptions::paper(8)).unwrap();
+    let other = task.path("other");
+    to_the_end(&mut task.run_of(&other, trainer, options().with_steps(8)));
+    std::fs::remove_dir_all(folder.join("checkpoints/step-8")).unwrap();
+    std::fs::rename(other.join("checkpoints/step-8"), folder.join("checkpoints/step-8")).unwrap();
+    let error = run.resume(None, DamagedCheckpoint::Skip).unwrap_err();
+    assert!(matches!(error, Error::Weights { .. }), "{error}");
+    assert_eq!(steps(&folder), [4, 8]);
+}
+
+#[test]
+fn later_checkpoints_stay_until_the_run_comes_to_them() {
+    let task = Reversal::new("run-rewound");
+    let folder = task.path("run");
+    let options = options().with_steps(12);
+    to_the_end(&mut task.run(&folder, options.clone()));
+    let whole = model(&folder);
+    let named = folder.join("checkpoints/step-4");
+    let mut run = task.run(&folder, options.clone());
+    let resumed = run.resume(Some(&named), DamagedCheckpoint::Refuse).unwrap();
+    let path = |step: &str| folder.join("checkpoints").join(step);
+    assert_eq!((resumed.steps, resumed.later), (4, vec![path("step-12"), path("step-8")]));
+    assert_eq!(steps(&folder), [4, 8, 12]);
+    let ended = run.train(&mut |event| match event {
+        Event::Step(report) if report.step == 8 => ControlFlow::Break(()),
+        _ => ControlFlow::Continue(()),
+    });
+    assert_eq!(ended.unwrap(), Ended::Asked);
+    assert_eq!(steps(&folder), [4, 8]);
+    assert!(!path("step-8.later").exists() && path("step-12.later/optimizer.safetensors").exists());
+    let mut run = task.run(&folder, options);
+    assert_eq!(self::resumed(&mut run), 8);
+    to_the_end(&mut run);
+    assert!(model(&folder) == whole && !path("step-12.later").exists());
+}
+
+#[test]
+fn a_longer_run_is_the_same_however_it_came_to_be_long() {
+    let task = Reversal::new("run-longer");
+    let batches = headrow::train::Batches::new(&task.train, BatchOptions::new(BATCH).with_seed(2));
+    // Steps that do not divide a pass.
+    let of_a_pass = batches.unwrap().epoch(0).len();
+    let accumulate = (2..).find(|count| !of_a_pass.is_multiple_of(*count)).unwrap();
+    let options = options().with_accumulate(accumulate).with_log_every(1).with_validate_every(2);
+    let patient = options.clone().with_patience(50);
+    for (name, options) in [("plain", options), ("patient", patient)] {
+        let [whole, longer] = ["whole", "longer"].map(|part| task.path(&format!("{name}-{part}")));
+        to_the_end(&mut task.run(&whole, options.clone().with_epochs(5)));
+        to_the_end(&mut task.run(&longer, options.clone().with_epochs(1)));
+        for (epochs, ended) in [(3, Ended::Epochs), (5, Ended::Epochs)] {
+            let mut run = task.run(&longer, options.clone().with_epochs(epochs));
+            assert!(resumed(&mut run) > 0);
+            assert_eq!(to_the_end(&mut run), ended);
+        }
+        assert!(model(&longer) == model(&whole), "{name}");
+        let (last, all) = (steps(&whole), steps(&longer));
+        assert_eq!(last, all, "{name}");
+        for step in last {
+            let of = |folder: &Path| model(&folder.join(format!("checkpoints/step-{step}")));
+            assert!(of(&whole) == of(&longer), "{name} {step}");
+        }
+        // But for validations at what was the end for a while.
+        let mut lines = log(&longer);
+        let expected = log(&whole);
+        lines.retain(|line| expected.contains(line));
+        assert_eq!(lines, expected, "{name}");
+    }
+}
+
+/// All that is in a folder, by name, with the time when it was written.
+fn content(folder: &Path) -> Vec<(PathBuf, Vec<u8>, std::time::SystemTime)> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => all.extend(content(&path)),
+            false => {
+                let written = path.metadata().unwrap().modified().unwrap();
+                all.push((path.clone(), std::fs::read(&path).unwrap(), written));
+            }
+        }
+    }
+    all.sort();
+    all
+}
+
+#[test]
+fn a_run_that_has_ended_is_left_as_it_is() {
+    let task = Reversal::new("run-ended");
+    // The end at a whole interval of everything, of some things and of nothing.
+    for count in [12, 8, 9, 7] {
+        let folder = task.path(&format!("run-{count}"));
+        let options = options().with_steps(count);
+        to_the_end(&mut task.run(&folder, options.clone()));
+        let before = content(&folder);
+        let mut run = task.run(&folder, options);
+        assert_eq!(resumed(&mut run), count);
+        assert_eq!(to_the_end(&mut run), Ended::Steps);
+        assert_eq!(content(&folder), before, "{count}");
+    }
+}
+
+#[test]
+fn patience_that_comes_late_finds_a_model() {
+    let task = Reversal::new("run-late-patience");
+    // Ever worse from the first validation on.
+    let worse = || {
+        task.trainer(|options| {
+            options.schedule = Schedule::Constant { rate: 0.5, warmup: 0 };
+        })
+    };
+    let folder = task.path("run");
+    let short = options().with_keep(1).with_average(1).with_validate_every(1);
+    to_the_end(&mut task.run_of(&folder, worse(), short.clone().with_steps(16)));
+    let losses: Vec<(u64, f64)> = log(&folder)
+        .into_iter()
+        .filter_map(|line| match line {
+            LogLine::Validation(line) => Some((line.step, line.loss)),
+            _ => None,
+        })
+        .collect();
+    let best = losses.iter().min_by(|a, b| a.1.total_cmp(&b.1)).unwrap().0;
+    assert!(best < 16 && steps(&folder) == [16], "{losses:?}");
+    let mut run = task.run_of(&folder, worse(), short.with_patience(1));
+    assert_eq!(resumed(&mut run), 16);
+    assert_eq!(to_the_end(&mut run), Ended::Patience);
+    // The best of those that there are.
+    let left = Parameters::from_dir(folder.join("checkpoints/step-16")).unwrap();
+    assert!(Parameters::from_dir(&folder).unwrap().values() == left.values());
+}
+
+#[test]
+fn a_damaged_checkpoint_gives_no_mean() {
+    let task = Reversal::new("run-mean");
+    let folder = task.path("run");
+    to_the_end(&mut task.run(&folder, options().with_steps(8)));
+    let before = model(&folder);
+    let path = folder.join("checkpoints/step-4/model.safetensors");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let last = bytes.len() - 2;
+    bytes[last] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let checkpoint = |step: u64| folder.join(format!("checkpoints/step-{step}"));
+    let out = task.path("mean");
+    let error = average(&[checkpoint(4), checkpoint(8)], &out, Precision::F32).unwrap_err();
+    assert!(error.to_string().contains("step-4/model.safetensors: damaged"), "{error}");
+    assert!(!out.exists());
+    // A run that has the mean yet to make.
+    let mut run = task.run(&folder, options().with_steps(8));
+    assert_eq!(resumed(&mut run), 8);
+    let error = run.train(&mut |_| ControlFlow::Continue(())).unwrap_err();
+    assert!(matches!(error, Error::File { .. }), "{error}");
+    assert!(model(&folder) == before);
 }
 
 #[test]

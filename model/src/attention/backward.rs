@@ -1,7 +1,9 @@
 //! Attention in training: weights of its scores are not kept but computed again on the way back.
 
 use super::{CrossAttention, SelfAttention};
+use crate::error::Result;
 use crate::linear::{room, take};
+use crate::train::claims::Claims;
 use crate::train::pass::{TrainingPass, grown};
 use headrow_kernels::{
     Activation, AttentionExtent, AttentionGradients, AttentionShape, Cpu, Mask, Mat, MatMut, Need,
@@ -18,9 +20,9 @@ pub(crate) struct SelfKept {
 
 impl SelfKept {
     /// For up to `rows` tokens.
-    pub(crate) fn new(layer: &SelfAttention, rows: usize) -> SelfKept {
-        let (qkv, heads) = (layer.qkv.width(), layer.output.origin.inputs);
-        SelfKept { qkv: vec![0.0; rows * qkv], heads: vec![0.0; rows * heads] }
+    pub(crate) fn new(layer: &SelfAttention, rows: usize, claims: &mut Claims) -> Result<SelfKept> {
+        let qkv = claims.zeros(rows, layer.qkv.width())?;
+        Ok(SelfKept { qkv, heads: claims.zeros(rows, layer.output.origin.inputs)? })
     }
 
     /// Bytes that it takes.
@@ -132,13 +134,16 @@ pub(crate) struct CrossKept {
 
 impl CrossKept {
     /// For up to `rows` tokens of either side.
-    pub(crate) fn new(layer: &CrossAttention, rows: usize) -> CrossKept {
-        let zeros = |width: usize| vec![0.0; rows * width];
-        CrossKept {
-            query: zeros(layer.query.width()),
-            key_value: zeros(layer.key_value.width()),
-            heads: zeros(layer.output.origin.inputs),
-        }
+    pub(crate) fn new(
+        layer: &CrossAttention,
+        rows: usize,
+        claims: &mut Claims,
+    ) -> Result<CrossKept> {
+        Ok(CrossKept {
+            query: claims.zeros(rows, layer.query.width())?,
+            key_value: claims.zeros(rows, layer.key_value.width())?,
+            heads: claims.zeros(rows, layer.output.origin.inputs)?,
+        })
     }
 
     /// Bytes that it takes.

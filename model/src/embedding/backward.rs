@@ -1,11 +1,13 @@
 //! Embeddings and read-outs in training.
 
 use super::{Embedding, Projection, ReadOut, Tokens, Words, add, table};
+use crate::error::Result;
 use crate::linear::backward::weight_scratch;
 use crate::linear::{Call, Linear, room, take};
 use crate::origin::Values;
 use crate::position::PositionTable;
 use crate::sublayer::Norm;
+use crate::train::claims::Claims;
 use crate::train::pass::{TrainingPass, grown};
 use headrow_kernels::{
     Activation, Cpu, Epilogue, Left, LeftKind, Lookup, Mat, MatMut, Moments, Need, PackedB, Right,
@@ -37,16 +39,25 @@ pub(crate) struct EmbeddingKept {
 
 impl EmbeddingKept {
     /// For up to `rows` tokens.
-    pub(crate) fn new(embedding: &Embedding, rows: usize) -> EmbeddingKept {
+    pub(crate) fn new(
+        embedding: &Embedding,
+        rows: usize,
+        claims: &mut Claims,
+    ) -> Result<EmbeddingKept> {
         let normed = embedding.norm.as_ref().map(Norm::width);
         let narrow = embedding.projection.as_ref().map_or(0, |_| embedding.width);
-        EmbeddingKept {
-            positions: vec![0; rows],
-            types: vec![0; rows],
-            sum: vec![0.0; rows * normed.unwrap_or(0)],
-            moments: vec![Moments::default(); normed.map_or(0, |_| rows)],
-            narrow: vec![0.0; rows * narrow],
-        }
+        Ok(EmbeddingKept {
+            positions: claims.zeros(rows, 1)?,
+            types: claims.zeros(rows, 1)?,
+            sum: claims.zeros(rows, normed.unwrap_or(0))?,
+            moments: claims.zeros(normed.map_or(0, |_| rows), 1)?,
+            narrow: claims.zeros(rows, narrow)?,
+        })
+    }
+
+    /// What the map to d_model reads, of an embedding that has one.
+    fn narrow(&self, rows: usize, width: usize) -> Mat<'_> {
+        Mat::new(&self.narrow[..rows * width], rows, width)
     }
 
     /// Bytes that it takes.
@@ -187,26 +198,18 @@ impl Embedding {
         if let Some(drop) = pass.dropout(MASK) {
             dropout(call.cpu, call.par, &drop, d.reborrow());
         }
-        let narrow = || Mat::new(&kept.narrow[..rows * self.width], rows, self.width);
         let (mut before_map, mut stack) = take(stack, rows, self.width);
         let mut d = match &self.projection {
             Some(Projection::Sum(map)) => {
-                map.add_gradients(call, narrow(), d.as_ref(), gradients, &mut stack);
+                let narrow = kept.narrow(rows, self.width);
+                map.add_gradients(call, narrow, d.as_ref(), gradients, &mut stack);
                 let to = before_map.reborrow();
                 map.back(call, parameters, d.as_ref(), Write::Replace, to, &mut stack);
                 before_map.reborrow()
             }
             _ => d,
         };
-        if let Some(norm) = &self.norm {
-            let cols = d.cols();
-            let (mut d_sum, _) = take(&mut stack, rows, cols);
-            let sum = Mat::new(&kept.sum[..rows * cols], rows, cols);
-            let (moments, write) = (&kept.moments[..rows], Write::Replace);
-            let to = d_sum.reborrow();
-            norm.backward(call, parameters, moments, sum, d.as_ref(), write, to, gradients);
-            d.copy_from(d_sum.as_ref());
-        }
+        self.norm_backward(pass, kept, d.reborrow(), gradients, &mut stack);
         let d = d.as_ref();
         if !self.types.place.is_empty() {
             let types = &kept.types[..rows];
@@ -217,25 +220,55 @@ impl Embedding {
             look_back(call, positions, 1.0, d, &mut gradients[learned.place.clone()]);
         }
         let words = self.words.place();
-        let kept_row = untrained.map(|id| words.start + id as usize * self.width);
-        let kept_row = kept_row.map(|start| start..start + self.width);
+        let row = untrained.map(|id| words.start + id as usize * self.width);
+        let row = row.map(|start| start..start + self.width);
         let (before, mut stack) = stack.take::<f32>(self.width);
-        if let Some(row) = kept_row.clone() {
+        if let Some(row) = row.clone() {
             before.copy_from_slice(&gradients[row]);
         }
-        match &self.projection {
-            Some(Projection::Words(map)) => {
-                map.add_gradients(call, narrow(), d, gradients, &mut stack);
-                let (mut d_words, mut stack) = take(&mut stack, rows, self.width);
-                let to = d_words.reborrow();
-                map.back(call, parameters, d, Write::Replace, to, &mut stack);
-                look_back(call, ids, self.scale, d_words.as_ref(), &mut gradients[words]);
-            }
-            _ => look_back(call, ids, self.scale, d, &mut gradients[words]),
-        }
-        if let Some(row) = kept_row {
+        self.words_backward(pass, ids, kept, d, gradients, &mut stack);
+        if let Some(row) = row {
             gradients[row].copy_from_slice(before);
         }
+    }
+
+    /// d, the gradient of what the norm gave, becomes that of the sum which it read.
+    fn norm_backward(
+        &self,
+        pass: &TrainingPass<'_>,
+        kept: &EmbeddingKept,
+        mut d: MatMut<'_>,
+        gradients: &mut [f32],
+        stack: &mut Stack<'_>,
+    ) {
+        let Some(norm) = &self.norm else { return };
+        let (rows, cols) = (d.rows(), d.cols());
+        let (mut d_sum, _) = take(stack, rows, cols);
+        let sum = Mat::new(&kept.sum[..rows * cols], rows, cols);
+        let (moments, write) = (&kept.moments[..rows], Write::Replace);
+        let (dy, to) = (d.as_ref(), d_sum.reborrow());
+        norm.backward(pass.call, pass.parameters, moments, sum, dy, write, to, gradients);
+        d.copy_from(d_sum.as_ref());
+    }
+
+    /// Adds to the gradients of the table of words and of the map behind it, from the gradient `d` of the sum.
+    fn words_backward(
+        &self,
+        pass: &TrainingPass<'_>,
+        ids: &[u32],
+        kept: &EmbeddingKept,
+        d: Mat<'_>,
+        gradients: &mut [f32],
+        stack: &mut Stack<'_>,
+    ) {
+        let (call, rows, words) = (pass.call, ids.len(), self.words.place());
+        let Some(Projection::Words(map)) = &self.projection else {
+            return look_back(call, ids, self.scale, d, &mut gradients[words]);
+        };
+        map.add_gradients(call, kept.narrow(rows, self.width), d, gradients, stack);
+        let (mut d_words, mut stack) = take(stack, rows, self.width);
+        map.back(call, pass.parameters, d, Write::Replace, d_words.reborrow(), &mut stack);
+        look_back(call, ids, self.scale, d_words.as_ref(), &mut gradients[words]);
     }
 
     /// Scratch in training for up to `rows` tokens of d_model features.

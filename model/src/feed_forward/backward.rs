@@ -1,7 +1,9 @@
 //! The feed-forward network in training.
 
 use super::FeedForward;
+use crate::error::Result;
 use crate::linear::{room, take};
+use crate::train::claims::Claims;
 use crate::train::pass::{TrainingPass, grown};
 use headrow_kernels::{
     Activation, Cpu, Mat, MatMut, Need, Stack, Write, activate, activate_backward, gate,
@@ -19,10 +21,14 @@ pub(crate) struct FeedForwardKept {
 
 impl FeedForwardKept {
     /// For up to `rows` tokens.
-    pub(crate) fn new(layer: &FeedForward, rows: usize) -> FeedForwardKept {
+    pub(crate) fn new(
+        layer: &FeedForward,
+        rows: usize,
+        claims: &mut Claims,
+    ) -> Result<FeedForwardKept> {
         let inner = if layer.keeps_inner() { layer.inner.width() } else { 0 };
-        let wide = rows * layer.features();
-        FeedForwardKept { inner: vec![0.0; rows * inner], wide: vec![0.0; wide] }
+        let inner = claims.zeros(rows, inner)?;
+        Ok(FeedForwardKept { inner, wide: claims.zeros(rows, layer.features())? })
     }
 
     /// Bytes that it takes.

@@ -1,7 +1,9 @@
 //! The masked language model's head in training.
 
 use super::MaskedLm;
+use crate::error::Result;
 use crate::linear::{room, take};
+use crate::train::claims::Claims;
 use crate::train::pass::{TrainingPass, grown};
 use headrow_kernels::{
     Activation, Cpu, Mat, MatMut, Moments, Need, Stack, Write, activate, activate_backward,
@@ -17,10 +19,13 @@ pub(crate) struct MaskedLmKept {
 
 impl MaskedLmKept {
     /// For up to `rows` tokens.
-    pub(crate) fn new(head: &MaskedLm, rows: usize) -> MaskedLmKept {
-        let zeros = || vec![0.0; rows * head.transform.width()];
-        let moments = vec![Moments::default(); rows];
-        MaskedLmKept { inner: zeros(), activated: zeros(), moments }
+    pub(crate) fn new(head: &MaskedLm, rows: usize, claims: &mut Claims) -> Result<MaskedLmKept> {
+        let width = head.transform.width();
+        Ok(MaskedLmKept {
+            inner: claims.zeros(rows, width)?,
+            activated: claims.zeros(rows, width)?,
+            moments: claims.zeros(rows, 1)?,
+        })
     }
 
     /// Bytes that it takes.

@@ -11,7 +11,7 @@ use crate::position::{BucketRange, RelativeTable, RotaryTables, SinusoidLayout, 
 use headrow_kernels::{Mat, Relative};
 
 /// What one stack needs to know where its tokens stand.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct PlaceTables {
     /// Added to words: rows of their width.
     sinusoids: Vec<f32>,

@@ -6,7 +6,9 @@
 
 use super::{BLOCK, STRIDE, Spectrogram, TAPS, Windows, lay_out};
 use crate::embedding::backward::MASK;
+use crate::error::Result;
 use crate::linear::{Call, Linear, room};
+use crate::train::claims::Claims;
 use crate::train::pass::{TrainingPass, grown};
 use headrow_kernels::{
     Activation, Cpu, Epilogue, Left, LeftKind, Mat, MatMut, Need, Right, RightKind, Stack, Write,
@@ -24,10 +26,14 @@ pub(crate) struct SpectrogramKept {
 
 impl SpectrogramKept {
     /// For spectrograms that give up to `rows` rows.
-    pub(crate) fn new(entrance: &Spectrogram, rows: usize) -> SpectrogramKept {
+    pub(crate) fn new(
+        entrance: &Spectrogram,
+        rows: usize,
+        claims: &mut Claims,
+    ) -> Result<SpectrogramKept> {
         let whole = rows / entrance.frames.max(1) * entrance.frames;
-        let size = whole * entrance.second.width();
-        SpectrogramKept { first: vec![0.0; STRIDE * size], second: vec![0.0; size] }
+        let size = whole.saturating_mul(entrance.second.width());
+        Ok(SpectrogramKept { first: claims.zeros(STRIDE, size)?, second: claims.zeros(size, 1)? })
     }
 
     /// Bytes that it takes.

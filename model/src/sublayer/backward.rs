@@ -2,7 +2,9 @@
 
 use super::Norm;
 use crate::config::{NormKind, NormPlacement};
+use crate::error::Result;
 use crate::linear::{Call, room, take};
+use crate::train::claims::Claims;
 use crate::train::pass::{TrainingPass, grown};
 use headrow_kernels::{
     LayerNorm, Mat, MatMut, Moments, Need, RmsNorm, Stack, Write, add_dropout, dropout,
@@ -82,8 +84,9 @@ pub(crate) struct SublayerKept {
 
 impl SublayerKept {
     /// For up to `rows` tokens.
-    pub(crate) fn new(rows: usize, d_model: usize) -> SublayerKept {
-        SublayerKept { middle: vec![0.0; rows * d_model], moments: vec![Moments::default(); rows] }
+    pub(crate) fn new(rows: usize, d_model: usize, claims: &mut Claims) -> Result<SublayerKept> {
+        let middle = claims.zeros(rows, d_model)?;
+        Ok(SublayerKept { middle, moments: claims.zeros(rows, 1)? })
     }
 
     /// Bytes that it takes.

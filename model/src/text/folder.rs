@@ -98,7 +98,7 @@ pub(super) fn in_memory<'a>(files: &[(&str, &'a [u8])], name: &str) -> Result<&'
 }
 
 /// [`options`] of a set of files in memory.
-pub(super) fn options_in_memory(
+pub(crate) fn options_in_memory(
     files: &[(&str, &[u8])],
     config: &Config,
 ) -> Result<GenerationOptions> {

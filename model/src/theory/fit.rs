@@ -49,7 +49,7 @@ impl<M: SequenceMap> Fit<M> {
             place: tensor.place.clone(),
         });
         let slots: Vec<Slot> = slots.collect();
-        let optimizer = Optimizer::new(adam, &slots);
+        let optimizer = Optimizer::new(adam, &slots)?;
         let gradient = vec![0.0; map.parameters().len()];
         Ok(Fit { map, schedule, optimizer, slots, gradient, walk: None, steps: 0 })
     }

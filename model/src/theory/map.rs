@@ -28,7 +28,7 @@ pub trait SequenceMap: Sealed {
     fn forward(&self, x: &Columns) -> Result<Columns> {
         let network = self.network();
         network.check("X", x)?;
-        let mut walk = Walk::new(network, x.n(), x.n());
+        let mut walk = Walk::new(network, x.n(), x.n())?;
         let y = walk.forward(network, std::iter::once(x));
         Columns::new(x.d(), (0..y.rows()).flat_map(|j| y.row(j)).copied().collect())
     }
@@ -115,5 +115,5 @@ pub(super) fn checked(
     let columns = pairs.iter().map(|(x, _)| x.n()).sum();
     let longest = pairs.iter().map(|(x, _)| x.n()).max().unwrap_or(0);
     let walk = walk.filter(|walk| walk.fits(columns, longest));
-    Ok(walk.unwrap_or_else(|| Walk::new(network, columns, longest)))
+    walk.map_or_else(|| Walk::new(network, columns, longest), Ok)
 }

@@ -3,8 +3,10 @@
 use super::columns::Columns;
 use super::network::{Block, Network};
 use crate::attention::{Pass, SelfKept};
+use crate::error::Result;
 use crate::feed_forward::FeedForwardKept;
 use crate::linear::Call;
+use crate::train::claims::Claims;
 use crate::train::pass::TrainingPass;
 use headrow_kernels::{
     AttentionExtent, Cpu, Mat, MatMut, Par, Scratch, Segment, Write, add_column_sums,
@@ -35,7 +37,10 @@ fn training(cpu: Cpu, parameters: &[f32]) -> TrainingPass<'_> {
 
 impl Walk {
     /// For up to `columns` in all and `longest` in a sequence.
-    pub(super) fn new(network: &Network, columns: usize, longest: usize) -> Walk {
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+    pub(super) fn new(network: &Network, columns: usize, longest: usize) -> Result<Walk> {
         let (cpu, d) = (Cpu::detect(), network.dimensions().d);
         let extent = AttentionExtent { queries: longest, keys: longest };
         let blocks = network.blocks();
@@ -44,20 +49,21 @@ impl Walk {
         let need = attention.training_scratch(cpu, 1, columns, extent);
         let need = need.or(feed_forward.training_scratch(cpu, 1, columns));
         let states = |count| vec![vec![0.0; columns * d]; count];
+        let mut claims = Claims::taking();
         let kept = |block: &Block| {
-            let Block { attention, feed_forward } = block;
-            (SelfKept::new(attention, columns), FeedForwardKept::new(feed_forward, columns))
+            let attention = SelfKept::new(&block.attention, columns, &mut claims)?;
+            Ok((attention, FeedForwardKept::new(&block.feed_forward, columns, &mut claims)?))
         };
-        Walk {
+        Ok(Walk {
             cpu,
             d,
             outside: states(blocks.len() + 1),
             inside: states(blocks.len()),
-            kept: blocks.iter().map(kept).collect(),
+            kept: blocks.iter().map(kept).collect::<Result<_>>()?,
             segments: Vec::new(),
             scratch: Scratch::new(need),
             room: (columns, longest),
-        }
+        })
     }
 
     /// Whether there is room.

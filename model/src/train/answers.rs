@@ -1,10 +1,12 @@
 //! BLEU of what a model in training answers.
 
 use super::{Parameters, Precision};
+use crate::config::Config;
 use crate::error::Result;
+use crate::generate::{GenerationOptions, Strategy};
 use crate::metrics::{Bleu, BleuOptions};
 use crate::model::Model;
-use crate::text::TextModel;
+use crate::text::{TextModel, options_in_memory};
 use crate::tokenizer::Tokenizer;
 use std::sync::Arc;
 
@@ -19,6 +21,17 @@ pub struct GreedyBleu {
     /// Most tokens of an answer.
     longest: usize,
     threads: usize,
+    options: Option<GenerationOptions>,
+}
+
+/// How the files of a model say that it is decoded: `generation_config.json`, or `config.json` where there is no such.
+///
+/// # Errors
+/// As [`GenerationOptions::from_json`]; [`Error::File`](crate::Error::File) when neither is among the files.
+pub fn decoding_options(files: &[(String, Vec<u8>)], config: &Config) -> Result<GenerationOptions> {
+    let files: Vec<(&str, &[u8])> =
+        files.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
+    options_in_memory(&files, config)
 }
 
 impl GreedyBleu {
@@ -29,7 +42,13 @@ impl GreedyBleu {
         longest: usize,
         threads: usize,
     ) -> GreedyBleu {
-        GreedyBleu { tokenizer, pairs, longest, threads }
+        GreedyBleu { tokenizer, pairs, longest, threads, options: None }
+    }
+
+    /// The same with what else these options say than how to search: where the decoder begins and ends, and what is forced.
+    #[must_use]
+    pub fn with_options(self, options: GenerationOptions) -> GreedyBleu {
+        GreedyBleu { options: Some(options), ..self }
     }
 
     /// Corpus BLEU, from 0 to 100, of the greedy answers of a model with these weights. To a source that it does not take, one
@@ -41,7 +60,8 @@ impl GreedyBleu {
         let config = parameters.config();
         let model = Model::from_bytes(config, &parameters.to_safetensors(Precision::F32))?;
         let model = TextModel::new(Arc::new(model), Tokenizer::from_bytes(&self.tokenizer)?);
-        let options = model.options().clone().with_max_new_tokens(self.longest);
+        let options = self.options.as_ref().unwrap_or(model.options()).clone();
+        let options = options.with_strategy(Strategy::Greedy).with_max_new_tokens(self.longest);
         let sizes = model.session_options(TOGETHER, &options).with_threads(self.threads);
         let mut session = model.session(&sizes)?;
         let answers = model.translate_each(&mut session, self.sources(), &options)?;

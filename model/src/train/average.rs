@@ -1,6 +1,7 @@
 //! Models of the same form averaged, tensor by tensor (§6.1: the last 5 checkpoints of the base model, the last 20 of the big one).
 
-use super::files::{Numbers, PIECE, WriteNumbers, replace, replace_file, write_tensors};
+use super::checkpoint::check_weights;
+use super::files::{NewFiles, Numbers, PIECE, WriteNumbers, write_tensors};
 use super::parameters::Precision;
 use crate::config::Config;
 use crate::error::{Error, Problems, Result};
@@ -35,8 +36,8 @@ const COMPANIONS: [&str; 15] = [
 /// floating-point numbers must be equal. Memory does not grow with the models.
 ///
 /// # Errors
-/// When a folder is no model, or models differ in their config, or in names, shapes or kinds of tensors; when `out` cannot
-/// be written. A folder that was complete before stays so.
+/// When a folder is no model, or the weights of a checkpoint are not what its training wrote; when models differ in their config, or in
+/// names, shapes or kinds of tensors; when `out` cannot be written. `out` is as it was then: not there, or with what it had.
 ///
 /// ```no_run
 /// use headrow::train::{Precision, average, checkpoints};
@@ -57,6 +58,7 @@ pub fn average<P: AsRef<Path>>(
     let config = |folder: &P| Config::from_file(folder.as_ref().join("config.json"));
     let (models, expected) = (folders.iter().map(open), config(first)?);
     for folder in folders {
+        check_weights(folder.as_ref())?;
         if config(folder)? != expected {
             let problem = format!("another model than {}", first.as_ref().display());
             return Err(Error::file(folder.as_ref().join("config.json").display(), problem));
@@ -67,9 +69,11 @@ pub fn average<P: AsRef<Path>>(
     let tensors: Vec<Numbers<'_>> =
         models[0].tensors.keys().map(|name| mean(&models, name, precision)).collect();
 
-    let (out, last) = (out.as_ref(), last.as_ref());
-    copy_companions(last, out)?;
-    replace(&out.join("model.safetensors"), |file| write_tensors(file, &tensors)).map_err(untangled)
+    let mut files = NewFiles::create(out.as_ref())?;
+    let weights = files.write("model.safetensors", |file| write_tensors(file, &tensors));
+    weights.map_err(untangled)?;
+    copy_companions(last.as_ref(), &mut files)?;
+    files.publish()
 }
 
 fn open<P: AsRef<Path>>(folder: &P) -> Result<Checkpoint<'static>> {
@@ -204,15 +208,11 @@ fn push(precision: Precision, x: f64, bytes: &mut Vec<u8>) {
 }
 
 /// Copies what a folder has beside its weights, the config last.
-fn copy_companions(from: &Path, to: &Path) -> Result<()> {
+fn copy_companions(from: &Path, files: &mut NewFiles) -> Result<()> {
     let there = |name: &&str| from.join(name).symlink_metadata().is_ok();
     for name in COMPANIONS.into_iter().filter(there).chain(["config.json"]) {
-        let target = to.join(name);
-        if let Some(folder) = target.parent() {
-            std::fs::create_dir_all(folder).map_err(Error::io(folder))?;
-        }
         let bytes = std::fs::read(from.join(name)).map_err(Error::io(&from.join(name)))?;
-        replace_file(&target, &bytes)?;
+        files.write(name, |out| out.write_all(&bytes))?;
     }
     Ok(())
 }
@@ -312,8 +312,12 @@ mod tests {
         put(&folders[1], b"ac");
         let error = average(&folders, &out, Precision::F32).unwrap_err();
         assert!(error.to_string().contains("ids differs"), "{error}");
-        // The mean that was there is still whole.
+        // The mean that was there is still whole, and where there was none there is none.
         assert_eq!(std::fs::read(out.join("model.safetensors")).unwrap(), same);
+        let new = folders[0].with_file_name("new");
+        average(&folders, &new, Precision::F32).unwrap_err();
+        assert!(!new.exists());
+        assert_eq!(std::fs::read_dir(folders[0].parent().unwrap()).unwrap().count(), 3);
         std::fs::remove_dir_all(folders[0].parent().unwrap()).unwrap();
     }
 

@@ -158,7 +158,7 @@ impl<'a> Batches<'a> {
     }
 }
 
-impl Epoch<'_> {
+impl<'a> Epoch<'a> {
     /// How many batches there are.
     pub fn len(&self) -> usize {
         self.ranges.len()
@@ -167,6 +167,24 @@ impl Epoch<'_> {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
+    }
+
+    /// Whether any token is to be predicted. In masked texts chance may leave none.
+    pub(super) fn predicts(&self) -> bool {
+        let Dataset { task, targets, .. } = self.batches.dataset;
+        let hides = |&example: &u32| {
+            let places = 0..targets.length(example as usize) as u32;
+            places.map(|at| self.draw(example, at)).any(|[choice, ..]| part(choice) < HIDDEN)
+        };
+        match task {
+            Task::Masking => self.order.iter().any(hides),
+            _ => !self.order.is_empty(),
+        }
+    }
+
+    /// Random words for a token of a masked text.
+    fn draw(&self, example: u32, position: u32) -> [u32; 4] {
+        self.batches.draw([example, position], Purpose::Masks, self.number)
     }
 
     /// Which examples of the dataset a batch has.
@@ -197,25 +215,24 @@ impl Epoch<'_> {
     fn add_shifted(&self, example: u32, examples: &mut Examples) {
         let Dataset { task, sources, targets, special, .. } = self.batches.dataset;
         let target = targets.get(example as usize);
-        let (read, end) = match task {
+        let (forced, read, end) = match task {
             Task::Translation => {
                 examples.sources.push(sources.get(example as usize).iter().copied());
-                (target, Some(special.end))
+                (&special.forced[..], target, Some(special.end))
             }
-            _ => (&target[..target.len() - 1], None),
+            _ => (&[][..], &target[..target.len() - 1], None),
         };
-        examples.targets.push([special.begin].into_iter().chain(read.iter().copied()));
-        examples.labels.extend(target.iter().copied().chain(end).map(Some));
+        let behind = |said: &'a [u32]| forced.iter().chain(said).copied();
+        examples.targets.push([special.begin].into_iter().chain(behind(read)));
+        examples.labels.extend(behind(target).chain(end).map(Some));
     }
 
     /// The text between its two special tokens, with some of its tokens hidden or changed; those are the labels.
     fn add_masked(&self, example: u32, examples: &mut Examples) {
         let Dataset { targets, special, .. } = self.batches.dataset;
         let text = targets.get(example as usize);
-        let hidden = text.iter().zip(0..).map(|(&id, position)| {
-            let words = self.batches.draw([example, position], Purpose::Masks, self.number);
-            self.hide(id, words)
-        });
+        let hidden =
+            text.iter().zip(0..).map(|(&id, position)| self.hide(id, self.draw(example, position)));
         let (read, labels): (Vec<u32>, Vec<Option<u32>>) = hidden.unzip();
         examples.targets.push([special.begin].into_iter().chain(read).chain([special.end]));
         examples.labels.extend([None].into_iter().chain(labels).chain([None]));
@@ -224,7 +241,6 @@ impl Epoch<'_> {
     /// What is read in the place of a token, and what is to be said there.
     fn hide(&self, id: u32, [choice, way, high, low]: [u32; 4]) -> (u32, Option<u32>) {
         let special = &self.batches.dataset.special;
-        let part = |word: u32| f64::from(word) / 2f64.powi(32);
         if part(choice) >= HIDDEN {
             return (id, None);
         }
@@ -237,4 +253,9 @@ impl Epoch<'_> {
         };
         (read, Some(id))
     }
+}
+
+/// From [0, 1).
+fn part(word: u32) -> f64 {
+    f64::from(word) / 2f64.powi(32)
 }

@@ -5,13 +5,15 @@
 //! tensor) and `training.json`: options, counters, and the seals of the other two files, by which damage is found. It is
 //! there as a whole or not at all.
 
-use super::files::{NewFolder, Numbers, Seal, retire, sweep, write, write_tensors};
+use super::claims::Claims;
+use super::files::{NewFolder, Numbers, Seal, retire, write, write_tensors};
 use crate::config::read_file;
 use crate::error::{Error, Problems, Result};
 use crate::weights::Checkpoint;
 use safetensors::Dtype;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -113,11 +115,8 @@ pub(super) fn load<S: DeserializeOwned>(
 ) -> Result<(Vectors<Vec<f32>>, S)> {
     let manifest = manifest(folder)?;
     let (weights, moments) = (folder.join(WEIGHTS), folder.join(MOMENTS));
-    for (path, seal) in [(&weights, manifest.model), (&moments, manifest.optimizer)] {
-        if Seal::of_file(path)? != seal {
-            return Err(Error::file(path.display(), "damaged: not what the training wrote"));
-        }
-    }
+    check(&weights, manifest.model)?;
+    check(&moments, manifest.optimizer)?;
     let (weights, moments) = (Checkpoint::of_file(&weights)?, Checkpoint::of_file(&moments)?);
     let vectors = Vectors {
         weights: read_slots(&weights, "", slots)?,
@@ -127,8 +126,27 @@ pub(super) fn load<S: DeserializeOwned>(
     Ok((vectors, manifest.state))
 }
 
+fn check(path: &Path, seal: Seal) -> Result<()> {
+    match Seal::of_file(path)? == seal {
+        true => Ok(()),
+        false => Err(Error::file(path.display(), "damaged: not what the training wrote")),
+    }
+}
+
+/// Refuses the weights of a checkpoint that are not what was written. A folder that is no checkpoint has no seal.
+///
+/// # Errors
+/// [`Error::Io`], [`Error::File`].
+pub(super) fn check_weights(folder: &Path) -> Result<()> {
+    if folder.join(STATE).symlink_metadata().is_err() {
+        return Ok(());
+    }
+    check(&folder.join(WEIGHTS), manifest::<IgnoredAny>(folder)?.model)
+}
+
 fn read_slots(checkpoint: &Checkpoint<'_>, prefix: &str, slots: &[Slot]) -> Result<Vec<f32>> {
-    let mut values = vec![0.0; slots.last().map_or(0, |slot| slot.place.end)];
+    let size = slots.last().map_or(0, |slot| slot.place.end);
+    let mut values = Claims::taking().zeros(size, 1)?;
     let (mut problems, mut staging) = (Problems::default(), vec![0; STAGING]);
     for slot in slots {
         let name = format!("{prefix}{}", slot.name);
@@ -180,11 +198,49 @@ pub(super) fn retain(folder: &Path, steps: &[u64]) -> Result<()> {
     found.iter().filter(|(step, _)| !steps.contains(step)).try_for_each(|(_, path)| retire(path))
 }
 
-/// Removes the checkpoints of steps after `step`, and what was never finished.
-pub(super) fn cut_back(folder: &Path, step: u64) -> Result<()> {
-    sweep(folder)?;
-    let found = checkpoints(folder)?;
-    found.iter().filter(|(later, _)| *later > step).try_for_each(|(_, path)| retire(path))
+/// Why a checkpoint makes way for the run that goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Aside {
+    Damaged,
+    /// Of a step that the run is yet to come to.
+    Later,
+}
+
+impl Aside {
+    fn path(self, checkpoint: &Path) -> PathBuf {
+        let name = checkpoint.file_name().unwrap_or_default().to_string_lossy();
+        let mark = match self {
+            Aside::Damaged => "damaged",
+            Aside::Later => "later",
+        };
+        checkpoint.with_file_name(format!("{name}.{mark}"))
+    }
+}
+
+/// Gives a checkpoint a name that is none of a checkpoint.
+pub(super) fn set_aside(path: &Path, aside: Aside) -> Result<()> {
+    let to = aside.path(path);
+    // What is there was written anew since.
+    retire(&to)?;
+    std::fs::rename(path, to).map_err(Error::io(path))
+}
+
+/// Removes what was set aside of a checkpoint that is written anew.
+pub(super) fn forget_aside(path: &Path) -> Result<()> {
+    [Aside::Damaged, Aside::Later].into_iter().try_for_each(|aside| retire(&aside.path(path)))
+}
+
+/// Whether reading a checkpoint failed because its files are not what was written; not because they are those of another model,
+/// or cannot be reached.
+pub(super) fn is_damage(error: &Error) -> bool {
+    match error {
+        Error::File { .. } => true,
+        Error::Io { source, .. } => matches!(
+            source.kind(),
+            ErrorKind::NotFound | ErrorKind::UnexpectedEof | ErrorKind::InvalidData
+        ),
+        _ => false,
+    }
 }
 
 #[cfg(test)]
@@ -268,6 +324,13 @@ mod tests {
     }
 
     #[test]
+    fn only_damage_is_damage() {
+        let io = |kind: ErrorKind| Error::Io { path: "a".into(), source: kind.into() };
+        assert!(is_damage(&io(ErrorKind::NotFound)) && is_damage(&Error::file("a", "cut off")));
+        assert!(!is_damage(&io(ErrorKind::PermissionDenied)) && !is_damage(&Error::NoStart));
+    }
+
+    #[test]
     fn the_checkpoint_of_another_model_is_refused() {
         let folder = folder("other-checkpoint");
         let step = path(&folder, 1);
@@ -298,8 +361,15 @@ mod tests {
         assert_eq!(steps(&folder), [3, 20, 40, 100]);
         retain(&folder, &[100, 3, 40, 7]).unwrap();
         assert_eq!(steps(&folder), [3, 40, 100]);
-        cut_back(&folder, 40).unwrap();
-        assert_eq!(steps(&folder), [3, 40]);
+        set_aside(&path(&folder, 100), Aside::Later).unwrap();
+        set_aside(&path(&folder, 40), Aside::Damaged).unwrap();
+        assert_eq!(steps(&folder), [3]);
+        assert!(folder.join("step-100.later").join(super::STATE).exists());
+        // Until they are written anew.
+        retain(&folder, &[3]).unwrap();
+        assert!(folder.join("step-40.damaged").exists());
+        forget_aside(&path(&folder, 40)).unwrap();
+        assert!(!folder.join("step-40.damaged").exists() && folder.join("step-100.later").exists());
         assert_eq!(steps(&folder.join("nothing")), [0; 0]);
         fs::remove_dir_all(folder).unwrap();
     }

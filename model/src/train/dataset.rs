@@ -3,7 +3,9 @@
 use super::data::{Corpus, Record, Skipped};
 use super::examples::Ragged;
 use super::vocabulary::{BEGIN, END, MASK};
+use crate::config::Config;
 use crate::error::{Error, Problems, Result};
+use crate::generate::GenerationOptions;
 use crate::tokenizer::Tokenizer;
 
 /// What is learnt from texts.
@@ -57,6 +59,8 @@ impl DatasetOptions {
 pub struct SpecialIds {
     /// What a decoder begins with.
     pub begin: u32,
+    /// What a decoder beside an encoder always says first, as the language of mBART. Mostly nothing.
+    pub forced: Vec<u32>,
     /// What it ends with.
     pub end: u32,
     /// What hides a token.
@@ -72,20 +76,63 @@ impl SpecialIds {
     /// # Errors
     /// [`Error::Tokenizer`] when it has none to begin or to end with.
     pub fn of(tokenizer: &Tokenizer) -> Result<SpecialIds> {
+        SpecialIds::given(tokenizer, None, None)
+    }
+
+    /// Those that a model is decoded with: a decoder begins and ends with what the options or the config name, and says first
+    /// what the options force. What they do not name, and those of an encoder alone, are as [`SpecialIds::of`] finds them.
+    ///
+    /// | | begins with | says first |
+    /// |---|---|---|
+    /// | T5, Marian | padding | |
+    /// | BART | `</s>` | `<s>` |
+    /// | mBART | `</s>` | the language |
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`] as there.
+    pub fn of_model(
+        config: &Config,
+        options: &GenerationOptions,
+        tokenizer: &Tokenizer,
+    ) -> Result<SpecialIds> {
+        if config.decoder.is_none() {
+            return SpecialIds::of(tokenizer);
+        }
+        let (prompt, special) = (&options.decoder_prompt, &config.special);
+        let end = options.stop_ids.first().or(special.end.first()).copied();
+        if config.encoder.is_none() {
+            return SpecialIds::given(tokenizer, special.begin, end);
+        }
+        let begin = prompt.first().copied().or(special.decoder_start);
+        let forced = prompt.iter().skip(1).copied().chain(options.forced_first).collect();
+        Ok(SpecialIds { forced, ..SpecialIds::given(tokenizer, begin, end)? })
+    }
+
+    fn given(tokenizer: &Tokenizer, begin: Option<u32>, end: Option<u32>) -> Result<SpecialIds> {
         let find = |names: &[&str]| names.iter().find_map(|name| tokenizer.id(name));
-        let need = |what: &str, names: &[&str]| {
-            find(names).ok_or_else(|| {
+        let need = |what: &str, given: Option<u32>, names: &[&str]| {
+            given.or_else(|| find(names)).ok_or_else(|| {
                 let problem = format!("no token to {what} with, as {} would be", names[0]);
                 Error::Tokenizer { place: tokenizer.place().to_owned(), problem }
             })
         };
         let all = 0..tokenizer.vocabulary() as u32;
         Ok(SpecialIds {
-            begin: need("begin", &[BEGIN, "[CLS]", "<bos>", "<|endoftext|>"])?,
-            end: need("end", &[END, "[SEP]", "<eos>", "<|endoftext|>"])?,
+            begin: need("begin", begin, &[BEGIN, "[CLS]", "<bos>", "<|endoftext|>"])?,
+            forced: Vec::new(),
+            end: need("end", end, &[END, "[SEP]", "<eos>", "<|endoftext|>"])?,
             mask: find(&[MASK, "[MASK]"]),
             ordinary: all.filter(|&id| !tokenizer.is_special(id)).collect(),
         })
+    }
+
+    /// Tokens of an example beside its own on the side that is read out.
+    fn around(&self, task: Task) -> usize {
+        match task {
+            Task::Translation => 1 + self.forced.len(),
+            Task::Continuation => 0,
+            Task::Masking => 2,
+        }
     }
 }
 
@@ -102,24 +149,36 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// Encodes the records of a corpus.
-    ///
-    /// A pair is left out, or refused as the corpus' bad lines are, when a side has no tokens or more than it may.
+    /// Encodes the records of a corpus, with the special tokens that [`SpecialIds::of`] finds.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`] when the tokenizer lacks the special tokens of the task; [`Error::TrainingOption`] when a record is
-    /// no pair and the task needs one, when a length leaves no room, or when nothing is left; for a bad pair where these are refused.
+    /// As [`Dataset::with_special`]; [`Error::Tokenizer`] when the tokenizer has none to begin or to end with.
     pub fn new(
         corpus: &Corpus,
         tokenizer: &Tokenizer,
         options: &DatasetOptions,
     ) -> Result<Dataset> {
-        let special = SpecialIds::of(tokenizer)?;
+        Dataset::with_special(corpus, tokenizer, SpecialIds::of(tokenizer)?, options)
+    }
+
+    /// Encodes the records of a corpus.
+    ///
+    /// A pair is left out, or refused as the corpus' bad lines are, when a side has no tokens or more than it may.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`] when there is no token that hides others and the task needs one; [`Error::TrainingOption`] when a record is
+    /// no pair and the task needs one, when a length leaves no room, or when nothing is left; for a bad pair where these are refused.
+    pub fn with_special(
+        corpus: &Corpus,
+        tokenizer: &Tokenizer,
+        special: SpecialIds,
+        options: &DatasetOptions,
+    ) -> Result<Dataset> {
         if options.task == Task::Masking && special.mask.is_none() {
             let problem = format!("no token that hides others, as {MASK} would be");
             return Err(Error::Tokenizer { place: tokenizer.place().to_owned(), problem });
         }
-        if options.room() == 0 {
+        if options.max_target <= special.around(options.task) {
             return Err(Error::training_option("max_target", "no room beside the special tokens"));
         }
         let mut dataset = Dataset {
@@ -184,11 +243,10 @@ impl Dataset {
 
     /// Tokens of an example on its two sides, as the model reads them.
     pub(super) fn sizes(&self, example: usize) -> [usize; 2] {
-        let target = self.targets.length(example);
+        let target = self.targets.length(example) + self.special.around(self.task);
         match self.task {
-            Task::Translation => [self.sources.length(example), target + 1],
-            Task::Continuation => [0, target],
-            Task::Masking => [0, target + 2],
+            Task::Translation => [self.sources.length(example), target],
+            _ => [0, target],
         }
     }
 
@@ -202,6 +260,7 @@ impl Dataset {
     ) -> Result<Option<String>> {
         let source = tokenizer.encode(source, None)?.ids;
         let target = tokenizer.encode_plain(target)?;
+        let around = self.special.around(options.task);
         let sides = [
             (
                 "source",
@@ -209,7 +268,7 @@ impl Dataset {
                 source.len().saturating_sub(tokenizer.special_tokens(false)),
                 options.max_source,
             ),
-            ("target", target.len() + 1, target.len(), options.max_target),
+            ("target", target.len() + around, target.len(), options.max_target),
         ];
         for (side, length, own, most) in sides {
             if own == 0 {
@@ -242,21 +301,9 @@ impl Dataset {
             return Ok(Some("a text without tokens".to_owned()));
         }
         ids.extend((self.task == Task::Continuation).then_some(self.special.end));
-        for piece in ids.chunks(options.room()) {
+        for piece in ids.chunks(options.max_target - self.special.around(options.task)) {
             self.targets.push(piece.iter().copied());
         }
         Ok(None)
-    }
-}
-
-impl DatasetOptions {
-    /// Tokens of an example that are its own.
-    fn room(&self) -> usize {
-        let special = match self.task {
-            Task::Translation => 1,
-            Task::Continuation => 0,
-            Task::Masking => 2,
-        };
-        self.max_target.saturating_sub(special)
     }
 }

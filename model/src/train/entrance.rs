@@ -1,8 +1,10 @@
 //! What enters a stack in training, by the kind of input that it reads.
 
+use super::claims::Claims;
 use super::objective::Vectors;
 use super::pass::TrainingPass;
 use crate::embedding::{EmbeddingKept, Tokens};
+use crate::error::Result;
 use crate::spectrogram::SpectrogramKept;
 use crate::transformer::Entrance;
 use headrow_kernels::{Cpu, Mat, MatMut, Need, Stack};
@@ -51,16 +53,20 @@ pub(super) enum EntranceKept {
 
 impl EntranceKept {
     /// For up to `rows` rows.
-    pub(super) fn new(entrance: &Entrance, rows: usize) -> EntranceKept {
-        match entrance {
+    pub(super) fn new(
+        entrance: &Entrance,
+        rows: usize,
+        claims: &mut Claims,
+    ) -> Result<EntranceKept> {
+        Ok(match entrance {
             Entrance::Embedding(embedding) => {
-                EntranceKept::Embedding(EmbeddingKept::new(embedding, rows))
+                EntranceKept::Embedding(EmbeddingKept::new(embedding, rows, claims)?)
             }
             Entrance::Spectrogram(entrance) => {
-                EntranceKept::Spectrogram(SpectrogramKept::new(entrance, rows))
+                EntranceKept::Spectrogram(SpectrogramKept::new(entrance, rows, claims)?)
             }
             Entrance::Patches(_) | Entrance::Vectors => EntranceKept::Nothing,
-        }
+        })
     }
 
     /// Bytes that it takes.

@@ -80,21 +80,27 @@ pub(super) fn write(
     fill().map_err(Error::io(path))
 }
 
-/// Puts a file in the place of the one that may be there.
+/// Puts a file in the place of the one that may be there. One with the same content is left alone.
 pub(super) fn replace(
     path: &Path,
     content: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
 ) -> Result<()> {
     let temporary = temporary(path);
-    let done = write(&temporary, content).and_then(|_| {
-        fs::rename(&temporary, path).map_err(Error::io(path))?;
-        sync_folder_of(path)
-    });
+    let done = write(&temporary, content).and_then(|seal| settle(&temporary, path, seal));
     if done.is_err() {
         // What went wrong is told; that something is left behind as well would not help.
         let _ = fs::remove_file(&temporary);
     }
     done
+}
+
+/// Gives a file that is written its name.
+fn settle(temporary: &Path, path: &Path, seal: Seal) -> Result<()> {
+    if Seal::of_file(path).is_ok_and(|old| old == seal) {
+        return remove(temporary);
+    }
+    fs::rename(temporary, path).map_err(Error::io(path))?;
+    sync_folder_of(path)
 }
 
 /// Puts bytes in the place of a file that may be there: whoever reads it finds the old ones or the new, also when the process
@@ -150,6 +156,68 @@ impl Drop for NewFolder {
     fn drop(&mut self) {
         // Once it is published, there is nothing under that name.
         let _ = remove(&self.temporary);
+    }
+}
+
+/// Files that come into a folder once all of them are written.
+pub(super) struct NewFiles {
+    folder: PathBuf,
+    /// Where they are meanwhile.
+    stage: PathBuf,
+    written: Vec<(String, Seal)>,
+}
+
+impl NewFiles {
+    /// Prepares files of `folder`, which is made with them where it is not there.
+    pub(super) fn create(folder: &Path) -> Result<NewFiles> {
+        let stage = match folder.is_dir() {
+            true => temporary(&folder.join("files")),
+            false => temporary(folder),
+        };
+        remove(&stage)?;
+        fs::create_dir_all(&stage).map_err(Error::io(&stage))?;
+        Ok(NewFiles { folder: folder.to_owned(), stage, written: Vec::new() })
+    }
+
+    /// Writes one of them. Its name may have folders in it.
+    pub(super) fn write(
+        &mut self,
+        name: &str,
+        content: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
+    ) -> Result<()> {
+        let path = self.stage.join(name);
+        make_folder_of(&path)?;
+        self.written.push((name.to_owned(), write(&path, content)?));
+        Ok(())
+    }
+
+    /// Gives them their names, in the order in which they were written.
+    pub(super) fn publish(self) -> Result<()> {
+        if !self.folder.exists() {
+            sync_folder(&self.stage)?;
+            fs::rename(&self.stage, &self.folder).map_err(Error::io(&self.folder))?;
+            return sync_folder_of(&self.folder);
+        }
+        for (name, seal) in &self.written {
+            let path = self.folder.join(name);
+            make_folder_of(&path)?;
+            settle(&self.stage.join(name), &path, *seal)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for NewFiles {
+    fn drop(&mut self) {
+        // Nothing is left there when all have their names; what went wrong else is told.
+        let _ = remove(&self.stage);
+    }
+}
+
+fn make_folder_of(path: &Path) -> Result<()> {
+    match path.parent() {
+        Some(folder) => fs::create_dir_all(folder).map_err(Error::io(folder)),
+        None => Ok(()),
     }
 }
 
@@ -354,6 +422,37 @@ mod tests {
     }
 
     #[test]
+    fn files_come_together_or_not_at_all() {
+        let parent = folder("new-files");
+        let folder = parent.join("inner");
+        let stop = |_: &mut dyn Write| Err(std::io::Error::other("stop"));
+        let mut files = NewFiles::create(&folder).unwrap();
+        files.write("a", |out| out.write_all(b"1")).unwrap();
+        assert!(files.write("b", stop).is_err());
+        drop(files);
+        assert_eq!(fs::read_dir(&parent).unwrap().count(), 0);
+        let mut files = NewFiles::create(&folder).unwrap();
+        files.write("a", |out| out.write_all(b"1")).unwrap();
+        files.write("b/c", |out| out.write_all(b"2")).unwrap();
+        assert!(!folder.exists());
+        files.publish().unwrap();
+        assert_eq!(fs::read(folder.join("b/c")).unwrap(), b"2");
+        // Into a folder that is there, beside what it has.
+        let mut files = NewFiles::create(&folder).unwrap();
+        files.write("a", |out| out.write_all(b"3")).unwrap();
+        assert!(files.write("b/c", stop).is_err());
+        drop(files);
+        assert_eq!(fs::read(folder.join("a")).unwrap(), b"1");
+        let mut files = NewFiles::create(&folder).unwrap();
+        files.write("a", |out| out.write_all(b"3")).unwrap();
+        files.publish().unwrap();
+        assert_eq!(fs::read(folder.join("a")).unwrap(), b"3");
+        assert_eq!(fs::read(folder.join("b/c")).unwrap(), b"2");
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 2);
+        fs::remove_dir_all(parent).unwrap();
+    }
+
+    #[test]
     fn a_failed_replacement_keeps_the_old_file() {
         let folder = folder("replace");
         let path = folder.join("file");
@@ -366,6 +465,9 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"old");
         replace_file(&path, b"new").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"new");
+        let before = fs::metadata(&path).unwrap().modified().unwrap();
+        replace_file(&path, b"new").unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), before);
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
         fs::remove_dir_all(folder).unwrap();
     }

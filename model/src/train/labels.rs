@@ -30,6 +30,11 @@ pub(super) fn labelling(heads: &Heads, head: Head) -> Result<LabelHead<'_>> {
     heads.labelling(head).ok_or(Error::NoHead { head: head.name() })
 }
 
+/// Whether there are such heads.
+pub(super) fn any(heads: &Heads) -> bool {
+    HEADS.into_iter().any(|head| heads.labelling(head).is_some())
+}
+
 /// Scratch of all heads that there are; `None` when there are none.
 pub(super) fn scratch(heads: &Heads, limits: &Limits, d_model: usize) -> Option<Need> {
     let &Limits { rows, threads, cpu, .. } = limits;

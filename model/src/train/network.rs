@@ -2,6 +2,7 @@
 
 mod lay_out;
 
+use super::claims::{Claims, probe};
 use super::entrance::Given;
 use super::examples::Examples;
 use super::labels::{self, Wanted};
@@ -74,6 +75,26 @@ struct Buffers {
     losses: Vec<TokenLoss>,
 }
 
+impl Buffers {
+    fn new(
+        model: Model<'_>,
+        config: &Config,
+        limits: &Limits,
+        claims: &mut Claims,
+    ) -> Result<Buffers> {
+        let source = match model.source {
+            Some(parts) => Some(Side::new(parts, config, limits, claims)?),
+            None => None,
+        };
+        let target = Side::new(model.target, config, limits, claims)?;
+        let crossing = claims.room(source.as_ref().map_or(0, |_| limits.rows))?;
+        let answer = AnswerKept::new(model.answer, limits, claims)?;
+        let labelled = if labels::any(model.heads) { limits.rows } else { 0 };
+        let losses = claims.zeros(labelled, 1)?;
+        Ok(Buffers { source, target, crossing, answer, losses })
+    }
+}
+
 /// What both sides read in a pass.
 #[derive(Clone, Copy)]
 struct Inputs<'a> {
@@ -107,6 +128,15 @@ impl<'a> Model<'a> {
         };
         let (answer, heads) = (Answer::of(transformer, d_model), &transformer.heads);
         Ok(Model { source, target, answer, heads })
+    }
+
+    /// Scratch of all passes.
+    fn scratch(self, d_model: usize, limits: &Limits) -> Need {
+        let sides = [self.source, Some(self.target)].into_iter().flatten();
+        let sides = sides.map(|parts| Side::scratch(parts, d_model, limits));
+        let answer = self.answer.map_or(Need::NONE, |answer| answer.scratch(limits));
+        let labels = labels::scratch(self.heads, limits, d_model).unwrap_or(Need::NONE);
+        sides.fold(answer.or(labels), Need::or)
     }
 }
 
@@ -203,7 +233,7 @@ impl Network {
     /// # Errors
     /// When the config does not describe a model, or there is no memory.
     pub fn new(config: &Config, options: &NetworkOptions) -> Result<Network> {
-        Network::build(config, &Checkpoint::nothing(), options)
+        Network::build(config, &Checkpoint::nothing(), options, 0)
     }
 
     /// A network for parameters that were read from a file, which may have other heads than the config names.
@@ -211,38 +241,47 @@ impl Network {
     /// # Errors
     /// As [`Network::new`].
     pub fn for_parameters(parameters: &Parameters, options: &NetworkOptions) -> Result<Network> {
+        Network::beside(parameters, options, 0)
+    }
+
+    /// The same where `others` bytes will be needed beside it.
+    ///
+    /// # Errors
+    /// As [`Network::for_parameters`], also when there is no memory for both.
+    pub(super) fn beside(
+        parameters: &Parameters,
+        options: &NetworkOptions,
+        others: usize,
+    ) -> Result<Network> {
         let tensors = parameters.planned().iter();
         let described = tensors.map(|tensor| (tensor.name.as_str(), tensor.shape.as_slice()));
-        Network::build(parameters.config(), &Checkpoint::described(described), options)
+        Network::build(parameters.config(), &Checkpoint::described(described), options, others)
     }
 
     fn build(
         config: &Config,
         checkpoint: &Checkpoint<'_>,
         options: &NetworkOptions,
+        others: usize,
     ) -> Result<Network> {
         let plan = plan(config, checkpoint)?;
         let (d_model, limits) = (config.d_model, options.limits(config)?);
         let model = Model::of(&plan.transformer, d_model)?;
-        let side = |parts| Side::new(parts, config, &limits);
-        let source = model.source.map(side).transpose()?;
-        let target = side(model.target)?;
-        let crossing = Vec::with_capacity(source.as_ref().map_or(0, |_| limits.rows));
-        let answer = AnswerKept::new(model.answer, &limits);
-        let scratch = [model.source, Some(model.target)].into_iter().flatten();
-        let sides = scratch.map(|parts| Side::scratch(parts, d_model, &limits));
-        let need = sides.fold(Need::NONE, Need::or);
-        let need = need.or(model.answer.map_or(Need::NONE, |answer| answer.scratch(&limits)));
-        let of_labels = labels::scratch(model.heads, &limits, d_model);
-        let losses = vec![TokenLoss::default(); of_labels.map_or(0, |_| limits.rows)];
-        let need = need.or(of_labels.unwrap_or(Need::NONE));
+        let mut counted = Claims::counting();
+        counted.counts(others);
+        Buffers::new(model, config, &limits, &mut counted)?;
+        // Sizes that there is memory for can be computed with.
+        probe(counted.bytes())?;
+        let need = model.scratch(d_model, &limits);
+        counted.counts(need.bytes());
+        probe(counted.bytes())?;
+        let buffers = Buffers::new(model, config, &limits, &mut Claims::taking())?;
         let refused = || Error::OutOfMemory(format!("{} bytes of scratch", need.bytes()));
         let scratch = Scratch::try_new(need).ok_or_else(refused)?;
         let team = match &options.pool {
             Some(pool) => Team::with_pool(Arc::clone(pool), limits.threads),
             None => Team::new(limits.threads),
         };
-        let buffers = Buffers { source, target, crossing, answer, losses };
         Ok(Network { config: config.clone(), plan, limits, team, scratch, buffers })
     }
 

@@ -1,6 +1,7 @@
 //! Adam over the vector of all parameters (§5.3), with the gradient's norm held in bounds.
 
 use super::checkpoint::{Slot, Vectors};
+use super::claims::Claims;
 use crate::error::{Error, Result};
 use headrow_kernels::{Adam, Cpu, Par, adam, sum_of_squares};
 use serde::{Deserialize, Serialize};
@@ -91,8 +92,24 @@ pub(crate) struct Update<'a> {
 }
 
 impl Optimizer {
-    pub(crate) fn new(options: AdamOptions, slots: &[Slot]) -> Optimizer {
+    /// With nothing to remember yet.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub(crate) fn new(options: AdamOptions, slots: &[Slot]) -> Result<Optimizer> {
         let size = slots.last().map_or(0, |slot| slot.place.end);
+        let mut claims = Claims::taking();
+        let (first, second) = (claims.zeros(size, 1)?, claims.zeros(size, 1)?);
+        Ok(Optimizer::going_on(options, slots, first, second))
+    }
+
+    /// With these means of gradients and of their squares.
+    pub(super) fn going_on(
+        options: AdamOptions,
+        slots: &[Slot],
+        first: Vec<f32>,
+        second: Vec<f32>,
+    ) -> Optimizer {
         let mut stretches: Vec<(Range<usize>, bool)> = Vec::new();
         for slot in slots {
             let decays = options.weight_decay > 0.0 && slot.shape.len() > 1;
@@ -101,7 +118,7 @@ impl Optimizer {
                 _ => stretches.push((slot.place.clone(), decays)),
             }
         }
-        Optimizer { options, stretches, first: vec![0.0; size], second: vec![0.0; size] }
+        Optimizer { options, stretches, first, second }
     }
 
     /// Changes the weights, and returns the norm of the mean gradient before it was clipped.
@@ -211,7 +228,7 @@ mod tests {
         for options in
             [paper, paper.with_clip(0.5), paper.with_weight_decay(0.3), paper.with_clip(1e9)]
         {
-            let mut optimizer = Optimizer::new(options, &slots());
+            let mut optimizer = Optimizer::new(options, &slots()).unwrap();
             let begin: Vec<f32> = (0..size).map(|i| wave(0, i) as f32).collect();
             let mut weights = begin.clone();
             let mut formula = Formula {
@@ -244,7 +261,7 @@ mod tests {
             (15, f32::INFINITY, "tensor 1"),
             (size - 1, f32::NEG_INFINITY, "tensor 3"),
         ] {
-            let mut optimizer = Optimizer::new(AdamOptions::default(), &slots());
+            let mut optimizer = Optimizer::new(AdamOptions::default(), &slots()).unwrap();
             let (mut gradient, mut weights) = (vec![1.0; size], vec![0.5; size]);
             gradient[index] = value;
             let update = Update { step: 7, rate: 1.0, tokens: 1, gradient: &gradient };
@@ -260,7 +277,7 @@ mod tests {
     #[test]
     fn a_step_without_tokens_goes_nowhere() {
         let size = slots().last().unwrap().place.end;
-        let mut optimizer = Optimizer::new(AdamOptions::default(), &slots());
+        let mut optimizer = Optimizer::new(AdamOptions::default(), &slots()).unwrap();
         let (gradient, mut weights) = (vec![0.0; size], vec![0.5; size]);
         let update = Update { step: 1, rate: 1.0, tokens: 0, gradient: &gradient };
         let on = (Cpu::detect(), Par::SERIAL);

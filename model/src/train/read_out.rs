@@ -1,9 +1,11 @@
 //! From the last states to losses and back, some rows at a time: tokens × vocabulary are never there at once.
 
+use super::claims::Claims;
 use super::loss::{Loss, add_up};
 use super::options::Limits;
 use super::pass::{TrainingPass, grown};
 use crate::embedding::{PackedWords, ReadOut};
+use crate::error::Result;
 use crate::head::{MaskedLm, MaskedLmKept};
 use crate::linear::room;
 use crate::transformer::Transformer;
@@ -161,22 +163,32 @@ impl<'a> Answer<'a> {
 
 impl AnswerKept {
     /// For up to as many rows as the network takes.
-    pub(super) fn new(answer: Option<Answer<'_>>, limits: &Limits) -> AnswerKept {
-        let Some(answer) = answer else { return AnswerKept::default() };
+    pub(super) fn new(
+        answer: Option<Answer<'_>>,
+        limits: &Limits,
+        claims: &mut Claims,
+    ) -> Result<AnswerKept> {
+        let Some(answer) = answer else { return Ok(AnswerKept::default()) };
         let (rows, block) = (limits.rows, answer.block(limits.rows));
-        let read = if answer.transforms() { rows * answer.width() } else { 0 };
+        let width = if answer.transforms() { answer.width() } else { 0 };
         let masked = match answer.before {
-            Before::Masked(head) => Some(MaskedLmKept::new(head, rows)),
+            Before::Masked(head) => Some(MaskedLmKept::new(head, rows, claims)?),
             Before::ReadOut(_) => None,
         };
-        AnswerKept {
+        let (words, features) = (answer.vocabulary(), answer.width());
+        let packed = words.saturating_mul(features).saturating_mul(size_of::<f32>());
+        let words = match claims.counts(packed) {
+            true => None,
+            false => Some(PackedWords::new(limits.cpu, answer.read_out(), features)),
+        };
+        Ok(AnswerKept {
             masked,
-            read: vec![0.0; read],
-            d_read: vec![0.0; read],
-            words: Some(PackedWords::new(limits.cpu, answer.read_out(), answer.width())),
-            scores: vec![0.0; block * answer.vocabulary()],
-            losses: vec![TokenLoss::default(); block],
-        }
+            read: claims.zeros(rows, width)?,
+            d_read: claims.zeros(rows, width)?,
+            words,
+            scores: claims.zeros(block, answer.vocabulary())?,
+            losses: claims.zeros(block, 1)?,
+        })
     }
 
     /// Bytes that it takes.

@@ -1,5 +1,6 @@
 //! One stack of a network in training, with what it reads.
 
+use super::claims::Claims;
 use super::entrance::{EntranceKept, Given};
 use super::examples::Ragged;
 use super::objective::Vectors;
@@ -8,7 +9,7 @@ use super::pass::{Masks, TrainingPass, grown};
 use super::stack::{Layers, Observed, Sight, Sinks, StackKept};
 use crate::attention::SourceRows;
 use crate::checkpoint::untrained_word;
-use crate::config::{Config, Input, RelativePositions};
+use crate::config::{Config, Input, RelativePositions, StackConfig};
 use crate::error::{Error, Result};
 use crate::head::Encoded;
 use crate::linear::Call;
@@ -61,22 +62,19 @@ pub(super) struct Side {
 }
 
 impl Side {
-    pub(super) fn new(parts: Parts<'_>, config: &Config, limits: &Limits) -> Result<Side> {
+    pub(super) fn new(
+        parts: Parts<'_>,
+        config: &Config,
+        limits: &Limits,
+        claims: &mut Claims,
+    ) -> Result<Side> {
         let causal = matches!(parts.layers, Layers::Decoder(_));
         let stack = if causal { config.decoder()? } else { config.encoder()? };
         let (d_model, untrained) = (config.d_model, untrained_word(config));
         let rows = limits.rows;
         let longest = longest(stack, limits.max_length).min(rows).max(1);
-        let mut buckets = Vec::new();
-        let mut learned = Vec::new();
-        if let RelativePositions::Buckets { buckets: count, max_distance } = stack.relative {
-            let range = if causal { BucketRange::Past } else { BucketRange::Both };
-            let reach = longest as isize - 1;
-            learned = vec![0.0; count * stack.heads];
-            buckets
-                .extend((-reach..=reach).map(|offset| bucket(range, count, max_distance, offset)));
-        }
-        let tables = PlaceTables::new(stack, d_model, &learned, longest, causal)?;
+        let (tables, buckets) = places(stack, d_model, longest, causal, claims)?;
+        let distances = distances(stack, longest);
         let tokens = stack.tokens();
         Ok(Side {
             number: u64::from(causal),
@@ -88,15 +86,15 @@ impl Side {
             types: tokens.map_or(0, |tokens| tokens.token_types),
             untrained: untrained.filter(|&id| (id as usize) < stack.vocabulary()),
             each: (features(&stack.input), stack.max_length()),
-            kept: StackKept::new(parts.layers, rows, d_model),
-            entrance: EntranceKept::new(parts.entrance, rows),
+            kept: StackKept::new(parts.layers, rows, d_model, claims)?,
+            entrance: EntranceKept::new(parts.entrance, rows, claims)?,
             tables,
             heads: stack.heads,
-            d_table: vec![0.0; buckets.len() * stack.heads],
+            d_table: claims.zeros(distances, stack.heads)?,
             buckets,
-            segments: Vec::with_capacity(rows),
-            places: Vec::with_capacity(rows),
-            d: vec![0.0; rows * d_model],
+            segments: claims.room(rows)?,
+            places: claims.room(rows)?,
+            d: claims.zeros(rows, d_model)?,
         })
     }
 
@@ -330,6 +328,36 @@ fn reads(entrance: &Entrance) -> &'static str {
         Entrance::Spectrogram(_) => "spectrograms",
         Entrance::Vectors => "vectors",
     }
+}
+
+/// Columns of the biases by distance, where they are learned.
+fn distances(stack: &StackConfig, longest: usize) -> usize {
+    match stack.relative {
+        RelativePositions::Buckets { .. } => longest.saturating_mul(2).saturating_sub(1),
+        _ => 0,
+    }
+}
+
+/// The tables of positions of up to `longest` tokens, and the bucket of each of those columns.
+fn places(
+    stack: &StackConfig,
+    d_model: usize,
+    longest: usize,
+    causal: bool,
+    claims: &mut Claims,
+) -> Result<(PlaceTables, Vec<usize>)> {
+    let mut buckets = claims.room(distances(stack, longest))?;
+    if claims.counts(PlaceTables::bytes(stack, d_model, longest)) {
+        return Ok((PlaceTables::default(), buckets));
+    }
+    let mut learned = Vec::new();
+    if let RelativePositions::Buckets { buckets: count, max_distance } = stack.relative {
+        let range = if causal { BucketRange::Past } else { BucketRange::Both };
+        let reach = longest as isize - 1;
+        learned = claims.zeros(count, stack.heads)?;
+        buckets.extend((-reach..=reach).map(|offset| bucket(range, count, max_distance, offset)));
+    }
+    Ok((PlaceTables::new(stack, d_model, &learned, longest, causal)?, buckets))
 }
 
 /// All below the number of types; a model without takes zeros.

@@ -1,10 +1,12 @@
 //! A stack in training: the residual stream is kept between all sublayers, and walked back.
 
+use super::claims::Claims;
 use super::pass::{TrainingPass, grown};
 use crate::attention::{CrossAttention, CrossKept, SelfAttention, SelfKept, SourceRows};
 use crate::config::NormPlacement;
 use crate::decoder::{Decoder, DecoderLayer};
 use crate::encoder::{Encoder, EncoderLayer};
+use crate::error::Result;
 use crate::feed_forward::{FeedForward, FeedForwardKept};
 use crate::linear::{room, take};
 use crate::origin::Values;
@@ -143,6 +145,25 @@ struct LayerKept {
     feed_forward: (SublayerKept, FeedForwardKept),
 }
 
+impl LayerKept {
+    fn new(
+        layer: Layer<'_>,
+        rows: usize,
+        d_model: usize,
+        claims: &mut Claims,
+    ) -> Result<LayerKept> {
+        let (attention, feed_forward) = (layer.attention.0, layer.feed_forward.0);
+        let around = |claims: &mut Claims| SublayerKept::new(rows, d_model, claims);
+        let attention = (around(claims)?, SelfKept::new(attention, rows, claims)?);
+        let cross = match layer.cross {
+            Some((cross, _)) => Some((around(claims)?, CrossKept::new(cross, rows, claims)?)),
+            None => None,
+        };
+        let feed_forward = (around(claims)?, FeedForwardKept::new(feed_forward, rows, claims)?);
+        Ok(LayerKept { attention, cross, feed_forward })
+    }
+}
+
 /// What a stack keeps of a pass.
 #[derive(Debug, Default)]
 pub(super) struct StackKept {
@@ -176,28 +197,24 @@ pub(super) struct Sinks<'a> {
 
 impl StackKept {
     /// For up to `rows` tokens.
-    pub(super) fn new(layers: Layers<'_>, rows: usize, d_model: usize) -> StackKept {
-        let state = || vec![0.0; rows * d_model];
+    pub(super) fn new(
+        layers: Layers<'_>,
+        rows: usize,
+        d_model: usize,
+        claims: &mut Claims,
+    ) -> Result<StackKept> {
         let sublayers: usize = layers.each().map(|layer| layer.sublayers()).sum();
-        let kept = layers.each().map(|layer| {
-            let sublayer = || SublayerKept::new(rows, d_model);
-            let (attention, feed_forward) = (layer.attention.0, layer.feed_forward.0);
-            let cross = layer.cross.map(|(cross, _)| (sublayer(), CrossKept::new(cross, rows)));
-            LayerKept {
-                attention: (sublayer(), SelfKept::new(attention, rows)),
-                cross,
-                feed_forward: (sublayer(), FeedForwardKept::new(feed_forward, rows)),
-            }
-        });
-        let layers_kept = kept.collect();
+        let kept = layers.each().map(|layer| LayerKept::new(layer, rows, d_model, claims));
+        let layers_kept = kept.collect::<Result<_>>()?;
         let normed = layers.final_norm().map_or(0, |_| rows);
-        StackKept {
+        let states = (0..=sublayers).map(|_| claims.zeros(rows, d_model));
+        Ok(StackKept {
             d_model,
-            states: (0..=sublayers).map(|_| state()).collect(),
+            states: states.collect::<Result<_>>()?,
             layers: layers_kept,
-            moments: vec![Moments::default(); normed],
-            output: vec![0.0; normed * d_model],
-        }
+            moments: claims.zeros(normed, 1)?,
+            output: claims.zeros(normed, d_model)?,
+        })
     }
 
     /// Bytes that it takes.

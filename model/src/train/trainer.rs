@@ -1,6 +1,7 @@
 //! One step after the other: gradients of some batches, then Adam.
 
 use super::checkpoint::{self, Companion, Slot, Vectors};
+use super::claims::Claims;
 use super::optimizer::{AdamOptions, Optimizer, Update, not_finite};
 use super::{
     Dropping, Examples, Goal, Loss, Network, NetworkOptions, Objective, Parameters, Schedule,
@@ -16,6 +17,18 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+/// Among which tokens label smoothing shares a part of the label out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum SmoothingKind {
+    /// All v tokens, the label included: [`Smoothing::All`].
+    #[default]
+    All,
+    /// The v − 1 others: [`Smoothing::Others`].
+    Others,
+}
+
 /// What decides the weights that training comes to, beside the data and where it begins.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -28,8 +41,11 @@ pub struct TrainerOptions {
     /// What is predicted.
     #[serde(default)]
     pub goal: Goal,
-    /// ε of label smoothing: the part of a label that is shared out among all tokens, or all classes.
+    /// ε of label smoothing: the part of a label that is shared out among tokens, or classes. 0: [`Smoothing::None`].
     pub smoothing: f64,
+    /// Among which tokens.
+    #[serde(default)]
+    pub smoothing_kind: SmoothingKind,
     /// P_drop: the part of the features that dropout removes.
     pub dropout: f64,
     /// What decides which features those are.
@@ -44,6 +60,7 @@ impl TrainerOptions {
             adam: AdamOptions::default(),
             goal: Goal::Words,
             smoothing: 0.1,
+            smoothing_kind: SmoothingKind::All,
             dropout: 0.1,
             seed: 0,
         }
@@ -71,6 +88,12 @@ impl TrainerOptions {
     #[must_use]
     pub fn with_smoothing(self, smoothing: f64) -> TrainerOptions {
         TrainerOptions { smoothing, ..self }
+    }
+
+    /// The same with label smoothing among these tokens.
+    #[must_use]
+    pub fn with_smoothing_kind(self, smoothing_kind: SmoothingKind) -> TrainerOptions {
+        TrainerOptions { smoothing_kind, ..self }
     }
 
     /// The same with this dropout.
@@ -101,7 +124,12 @@ impl TrainerOptions {
     }
 
     fn objective(&self) -> Objective {
-        let smoothing = Smoothing::All(self.smoothing as f32);
+        let epsilon = self.smoothing as f32;
+        let smoothing = match self.smoothing_kind {
+            _ if epsilon == 0.0 => Smoothing::None,
+            SmoothingKind::All => Smoothing::All(epsilon),
+            SmoothingKind::Others => Smoothing::Others(epsilon),
+        };
         Objective::default().with_goal(self.goal).with_smoothing(smoothing)
     }
 }
@@ -149,8 +177,8 @@ impl Learner {
     fn new(parameters: Parameters, options: TrainerOptions) -> Result<Learner> {
         options.check()?;
         let slots = slots(&parameters);
-        let optimizer = Optimizer::new(options.adam, &slots);
-        let gradient = vec![0.0; parameters.values().len()];
+        let optimizer = Optimizer::new(options.adam, &slots)?;
+        let gradient = Claims::taking().zeros(parameters.values().len(), 1)?;
         let (loss, counters) = (Loss::default(), Counters::default());
         Ok(Learner { options, parameters, slots, optimizer, gradient, loss, begun: None, counters })
     }
@@ -215,8 +243,7 @@ impl Learner {
         saved.options.check()?;
         let Vectors { weights, first, second } = vectors;
         self.parameters.values_mut().copy_from_slice(&weights);
-        self.optimizer = Optimizer::new(saved.options.adam, &self.slots);
-        (self.optimizer.first, self.optimizer.second) = (first, second);
+        self.optimizer = Optimizer::going_on(saved.options.adam, &self.slots, first, second);
         (self.options, self.counters) = (saved.options, saved.counters);
         self.forget();
         Ok(saved.more)
@@ -267,7 +294,7 @@ impl Trainer {
         network: &NetworkOptions,
         options: TrainerOptions,
     ) -> Result<Trainer> {
-        let learner = Learner::new(parameters, options)?;
+        options.check()?;
         let threads = network.threads.unwrap_or_else(default_threads);
         let pool = network.pool.clone().or_else(|| pool(threads));
         let team = match &pool {
@@ -278,8 +305,11 @@ impl Trainer {
             Some(isa) => Cpu::with_isa(isa).ok_or(Error::Isa(isa))?,
             None => Cpu::detect(),
         };
-        let options = network.clone().with_pool(pool).with_threads(threads);
-        let network = Network::for_parameters(&learner.parameters, &options)?;
+        let sizes = network.clone().with_pool(pool).with_threads(threads);
+        // The gradient and two moments.
+        let vectors = size_of_val(parameters.values()).saturating_mul(3);
+        let network = Network::beside(&parameters, &sizes, vectors)?;
+        let learner = Learner::new(parameters, options)?;
         Ok(Trainer { learner, network, team, cpu })
     }
 

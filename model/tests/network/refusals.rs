@@ -2,8 +2,10 @@
 
 use crate::options;
 use crate::tiny::{Tiny, file};
-use headrow::train::{Dropping, Examples, Goal, Network, Objective, Parameters, Vectors};
-use headrow::{Config, Error, Input, StackConfig, TokenInput};
+use headrow::train::{
+    Dropping, Examples, Goal, Network, NetworkOptions, Objective, Parameters, Vectors,
+};
+use headrow::{Config, Error, Input, RelativePositions, StackConfig, TokenInput};
 
 const V: usize = 11;
 
@@ -135,4 +137,21 @@ fn images_and_labels_that_do_not_fit_are_refused() {
     let objective = Objective::default().with_goal(Goal::Classes);
     let error = network.evaluate(&parameters, &examples, &objective).unwrap_err();
     assert!(matches!(error, Error::SequenceTooLong { tokens: 10, maximum: 9, .. }), "{error}");
+}
+
+#[test]
+fn batches_beyond_the_machine_are_refused() {
+    let mut buckets = config();
+    for stack in [&mut buckets.encoder, &mut buckets.decoder].into_iter().flatten() {
+        stack.relative = RelativePositions::Buckets { buckets: 8, max_distance: 16 };
+    }
+    for config in [config(), buckets] {
+        for tokens in [usize::MAX, usize::MAX / 8, 1 << 40] {
+            let options = NetworkOptions::default().with_max_tokens(tokens).with_threads(1);
+            for options in [options.clone(), options.with_max_length(16)] {
+                let error = Network::new(&config, &options).unwrap_err();
+                assert!(matches!(error, Error::OutOfMemory(_)), "{tokens}: {error}");
+            }
+        }
+    }
 }

@@ -2,9 +2,10 @@
 
 use crate::failure::Failure;
 use clap::ValueEnum;
+use headrow::train::SmoothingKind;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// All that cannot change once a training has begun. What is not given comes from the preset, or from where the training is
 /// resumed.
@@ -97,7 +98,7 @@ pub(super) struct Recipe {
     #[arg(long, num_args = 0..=1, default_missing_value = "true")]
     pub(super) gated: Option<bool>,
 
-    /// How places come in.
+    /// How places come in. Sinusoidal if not given, of masked models learned.
     #[arg(long, value_enum, value_name = "HOW")]
     pub(super) positions: Option<Places>,
 
@@ -138,9 +139,13 @@ pub(super) struct Recipe {
     #[arg(long, value_name = "P")]
     pub(super) dropout: Option<f64>,
 
-    /// The part of a label that is shared out among all tokens. 0.1 if not given.
+    /// The part of a label that is shared out among tokens. 0.1 if not given.
     #[arg(long, value_name = "EPS")]
     pub(super) smoothing: Option<f64>,
+
+    /// Among which tokens it is shared out. All if not given.
+    #[arg(long, value_enum, value_name = "WHICH")]
+    pub(super) smoothing_kind: Option<Sharing>,
 
     /// The largest norm of the gradient; without it any.
     #[arg(long, value_name = "NORM")]
@@ -245,6 +250,25 @@ pub(super) enum Tie {
     None,
 }
 
+/// Among which tokens label smoothing shares out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Sharing {
+    /// All, the label included: each gets ε/v.
+    All,
+    /// All but the label: each gets ε/(v − 1).
+    Others,
+}
+
+impl From<Sharing> for SmoothingKind {
+    fn from(sharing: Sharing) -> SmoothingKind {
+        match sharing {
+            Sharing::All => SmoothingKind::All,
+            Sharing::Others => SmoothingKind::Others,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum ScheduleName {
@@ -254,6 +278,29 @@ pub(super) enum ScheduleName {
     Cosine,
     /// A linear rise, then always the same.
     Constant,
+}
+
+/// What `--tokenizer` says.
+pub(super) enum TokenizerName<'a> {
+    Words,
+    /// Of so many tokens.
+    Pairs(&'a str),
+    File(&'a Path),
+}
+
+impl TokenizerName<'_> {
+    pub(super) fn of(how: &str) -> TokenizerName<'_> {
+        match how.split_once(':') {
+            None if how == "words" => TokenizerName::Words,
+            Some(("bpe", size)) => TokenizerName::Pairs(size),
+            _ => TokenizerName::File(Path::new(how)),
+        }
+    }
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, Failure> {
+    std::path::absolute(path)
+        .map_err(|error| Failure::Message(format!("{}: {error}", path.display())))
 }
 
 /// A shape and what goes with it.
@@ -295,10 +342,21 @@ impl Recipe {
     pub(super) fn absolute(mut self) -> Result<Recipe, Failure> {
         let files = self.data.iter_mut().chain(&mut self.valid).chain(&mut self.init);
         for path in files {
-            *path = std::path::absolute(&*path)
-                .map_err(|error| Failure::Message(format!("{}: {error}", path.display())))?;
+            *path = absolute(path)?;
+        }
+        if let Some(how) = &mut self.tokenizer
+            && let TokenizerName::File(path) = TokenizerName::of(how)
+        {
+            let path = absolute(path)?.into_os_string();
+            *how = path.into_string().map_err(|path| {
+                Failure::Message(format!("{}: the name is not UTF-8", path.display()))
+            })?;
         }
         Ok(self)
+    }
+
+    pub(super) fn seed(&self) -> u64 {
+        self.seed.unwrap_or(1)
     }
 
     pub(super) fn shape(&self) -> Shape {
@@ -326,7 +384,10 @@ impl Recipe {
             self.norm_kind.get_or_insert(Norm::Layer);
             self.activation.get_or_insert(ActivationName::Relu);
             self.gated.get_or_insert(false);
-            self.positions.get_or_insert(Places::Sinusoidal);
+            self.positions.get_or_insert(match self.objective {
+                Some(Objective::Masked) => Places::Learned,
+                _ => Places::Sinusoidal,
+            });
             self.tie.get_or_insert(Tie::All);
         }
         self.strict.get_or_insert(false);
@@ -342,6 +403,7 @@ impl Recipe {
         self.rate_factor.get_or_insert(1.0);
         self.dropout.get_or_insert(shape.dropout);
         self.smoothing.get_or_insert(0.1);
+        self.smoothing_kind.get_or_insert(Sharing::All);
         self.weight_decay.get_or_insert(0.0);
         self.seed.get_or_insert(1);
         self

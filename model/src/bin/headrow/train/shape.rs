@@ -109,7 +109,7 @@ fn masked(recipe: &Recipe, tokenizer: &Tokenizer, special: &SpecialIds) -> Resul
         ("--norm-kind rms", recipe.norm_kind == Some(Norm::Rms)),
         ("--gated", recipe.gated == Some(true)),
         ("--kv-heads", recipe.kv_heads != recipe.heads),
-        ("--positions", !matches!(recipe.positions, Some(Places::Sinusoidal | Places::Learned))),
+        ("--positions", recipe.positions != Some(Places::Learned)),
         ("--tie", recipe.tie != Some(Tie::All)),
     ];
     if let Some((option, _)) = other.into_iter().find(|(_, other)| *other) {
