@@ -366,7 +366,7 @@ fn sizes_beyond_the_machine_are_refused() {
         "--d-model 4000000000 --heads 1",
         "--d-model 4000000000 --heads 1 --d-ff 4294967295 --layers 60000",
         "--d-ff 4294967295 --batch-tokens 4294967295",
-        "--objective masked --positions learned --max-length 4000000000",
+        "--objective masked --max-length 4000000000 --d-model 4000 --heads 1",
     ] {
         let usual = args(&[TINY]);
         let said = args(&[sizes]);

@@ -368,10 +368,10 @@ fn a_longer_run_is_the_same_however_it_came_to_be_long() {
         let [whole, longer] = ["whole", "longer"].map(|part| task.path(&format!("{name}-{part}")));
         to_the_end(&mut task.run(&whole, options.clone().with_epochs(5)));
         to_the_end(&mut task.run(&longer, options.clone().with_epochs(1)));
-        for (epochs, ended) in [(3, Ended::Epochs), (5, Ended::Epochs)] {
+        for epochs in [3, 5] {
             let mut run = task.run(&longer, options.clone().with_epochs(epochs));
             assert!(resumed(&mut run) > 0);
-            assert_eq!(to_the_end(&mut run), ended);
+            assert_eq!(to_the_end(&mut run), Ended::Epochs);
         }
         assert!(model(&longer) == model(&whole), "{name}");
         let (last, all) = (steps(&whole), steps(&longer));
