@@ -176,7 +176,8 @@ impl AnswerKept {
             Before::ReadOut(_) => None,
         };
         let (words, features) = (answer.vocabulary(), answer.width());
-        let packed = words.saturating_mul(features).saturating_mul(size_of::<f32>());
+        // Packed for both ways.
+        let packed = words.saturating_mul(features).saturating_mul(2 * size_of::<f32>());
         let words = match claims.counts(packed) {
             true => None,
             false => Some(PackedWords::new(limits.cpu, answer.read_out(), features)),
