@@ -319,11 +319,21 @@ pub enum Error {
     #[error("cancelled")]
     Cancelled,
     /// The allocator refused, or the size is beyond any memory.
-    #[error("no memory for {0}")]
+    #[error("no memory for {}", if .0.is_empty() { "what was asked" } else { .0 })]
     OutOfMemory(String),
 }
 
 impl Error {
+    /// Says what there was no memory for, in few words, when there is memory for the words.
+    pub(crate) fn out_of_memory(what: fmt::Arguments<'_>) -> Error {
+        let mut words = String::new();
+        if words.try_reserve(160).is_ok() {
+            // A string takes whatever is written to it.
+            let _ = fmt::Write::write_fmt(&mut words, what);
+        }
+        Error::OutOfMemory(words)
+    }
+
     /// What is wrong with a field of the generation options.
     pub(crate) fn generation(field: &'static str, problem: impl ToString) -> Error {
         Error::GenerationOption { field, problem: problem.to_string() }

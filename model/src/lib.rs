@@ -64,6 +64,7 @@ mod feed_forward;
 pub mod generate;
 mod head;
 mod linear;
+mod memory;
 #[cfg(feature = "train")]
 pub mod metrics;
 mod model;

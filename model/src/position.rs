@@ -12,6 +12,7 @@ pub use rotary::{Rotary, RotaryScaling, RotaryTables};
 pub use sinusoid::{SinusoidLayout, sinusoids};
 
 use crate::error::{Error, Result};
+use crate::memory;
 use crate::origin::Values;
 
 /// A field of a config that is out of its range.
@@ -21,11 +22,9 @@ fn refused(place: &str, field: &str, problem: impl std::fmt::Display) -> Error {
 }
 
 /// An empty vector with room for a table.
-fn room(rows: usize, cols: usize) -> Result<Vec<f32>> {
-    let mut table = Vec::new();
-    let size = rows.checked_mul(cols).filter(|&size| table.try_reserve_exact(size).is_ok());
-    let refused = || Error::OutOfMemory(format!("a table of {rows}×{cols} positions"));
-    size.map(|_| table).ok_or_else(refused)
+fn room<T>(rows: usize, cols: usize) -> Result<Vec<T>> {
+    let refused = || Error::out_of_memory(format_args!("a table of {rows}×{cols} positions"));
+    rows.checked_mul(cols).and_then(memory::room).ok_or_else(refused)
 }
 
 /// What an embedding adds to a token for its place.

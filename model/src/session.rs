@@ -79,7 +79,7 @@ impl Session {
         if let Some(cap) = options.memory_cap.filter(|&cap| need > cap) {
             return Err(Error::MemoryCap { need, cap });
         }
-        let out_of_memory = || Error::OutOfMemory(format!("a session of {need} bytes"));
+        let out_of_memory = || Error::out_of_memory(format_args!("a session of {need} bytes"));
         let scratch = Scratch::try_new(limits.scratch(model)).ok_or_else(out_of_memory)?;
         let mut reader = Reader::default();
         let segments = reader.segments.try_reserve_exact(limits.sequences);
@@ -142,7 +142,7 @@ impl Session {
     /// helpers warm.
     ///
     /// # Errors
-    /// Only [`Error::Cancelled`].
+    /// [`Error::Cancelled`], and [`Error::OutOfMemory`] when there is none for an input.
     pub fn warm_up(&mut self) -> Result<()> {
         if self.limits.tokens == 0 || self.limits.sequences == 0 {
             return Ok(());

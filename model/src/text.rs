@@ -13,6 +13,7 @@ use crate::batch::Batch;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::generate::{Callbacks, Generated, GenerationOptions, Prompt, Strategy, TokenStream};
+use crate::memory::filled;
 use crate::model::{LoadOptions, Model};
 use crate::session::{Chunk, Output, Session, SessionOptions};
 use crate::tokenizer::{Encoding, Text, Tokenizer};
@@ -269,7 +270,9 @@ impl TextModel {
         let visit = session.visit();
         let session = &mut *visit.session;
         let mut generator = session.generator()?;
-        let mut logits = vec![0.0; generator.limits().vocabulary];
+        let vocabulary = generator.limits().vocabulary;
+        let refused = || Error::out_of_memory(format_args!("{vocabulary} logits"));
+        let mut logits = filled(0.0, vocabulary).ok_or_else(refused)?;
         let sequence = session.add()?;
         session.extend(&[Chunk::new(sequence, &ids)], Output::LastLogits, &mut logits)?;
         let prompt = Prompt::new(sequence, &ids, &logits);

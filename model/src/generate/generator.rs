@@ -10,6 +10,7 @@ use super::search::Search;
 use super::single::Single;
 use super::stop::StopStrings;
 use crate::error::{Error, Result};
+use crate::memory::{filled, room};
 use headrow_kernels::Cpu;
 use std::ops::ControlFlow;
 
@@ -126,18 +127,12 @@ impl<S: Copy> Generator<S> {
     /// [`Error::OutOfMemory`] when the allocator refuses.
     pub fn new(limits: Limits) -> Result<Generator<S>> {
         let Limits { vocabulary, rows, cpu, .. } = limits;
-        let refused = || Error::OutOfMemory(format!("{rows} rows of {vocabulary} logits"));
-        let zeros = |elements: usize| {
-            let mut zeros = Vec::new();
-            zeros.try_reserve_exact(elements).map_err(|_| refused())?;
-            zeros.resize(elements, 0.0);
-            Ok(zeros)
-        };
-        let logits = zeros(rows.checked_mul(vocabulary).ok_or_else(refused)?)?;
-        let raw = zeros(vocabulary)?;
-        let (mut sequences, mut tokens) = (Vec::new(), Vec::new());
-        sequences.try_reserve_exact(rows).map_err(|_| refused())?;
-        tokens.try_reserve_exact(rows).map_err(|_| refused())?;
+        let refused = || Error::out_of_memory(format_args!("{rows} rows of {vocabulary} logits"));
+        let logits = rows.checked_mul(vocabulary).and_then(|all| filled(0.0, all));
+        let (logits, raw) =
+            (logits.ok_or_else(refused)?, filled(0.0, vocabulary).ok_or_else(refused)?);
+        let (sequences, tokens) =
+            (room(rows).ok_or_else(refused)?, room(rows).ok_or_else(refused)?);
         let work = Work::try_new(cpu, vocabulary).ok_or_else(refused)?;
         let requests = Vec::new();
         let (next, broken) = (0, false);
@@ -209,10 +204,16 @@ impl<S: Copy> Generator<S> {
         span: Span,
         hooks: &mut dyn Hooks,
     ) -> Result<Request<S>> {
-        // A report is as long for every request that asks for as many.
         let vocabulary = self.limits.vocabulary;
-        self.work.top.reserve(options.log_probabilities.min(vocabulary));
-        let (options, stops) = (options.clone(), StopStrings::new(&options.stop_strings));
+        let refused = || Error::out_of_memory(format_args!("request {number}"));
+        let copy = || Some((options.try_clone()?, StopStrings::try_new(&options.stop_strings)?));
+        let (options, stops) = copy().ok_or_else(refused)?;
+        // A report is as long for every request that asks for as many. Before a token's bytes stands the end of a text.
+        let tops = options.log_probabilities.min(vocabulary);
+        let Work { top, bytes, .. } = &mut self.work;
+        top.try_reserve(tops).map_err(|_| refused())?;
+        bytes.try_reserve(stops.overlap()).map_err(|_| refused())?;
+        self.requests.try_reserve(1).map_err(|_| refused())?;
         let state = State::Over(Err(Error::Unfinished));
         let mut started = Request { number, options, stops, span, state };
         let (mut turn, state) = started.turn(&mut self.work, hooks);
@@ -433,7 +434,7 @@ impl<S: Copy> State<S> {
             }
             State::Over(_) => return,
         };
-        std::mem::replace(self, State::Over(Ok(generated))).release(model);
+        std::mem::replace(self, State::Over(generated)).release(model);
     }
 
     fn release<M: StepModel<Sequence = S>>(self, model: &mut M) {

@@ -8,6 +8,7 @@ use super::sampling::Draw;
 use super::select::{Scored, flaw, top_k};
 use super::stop::{StopStrings, TextStream};
 use crate::error::{Error, Result};
+use crate::memory::{copied, copied_lists, room};
 use headrow_kernels::{Cpu, MatMut, Par, log_softmax};
 
 /// A hypothesis while it grows. It never outgrows what it was made with.
@@ -72,19 +73,19 @@ impl Line {
         score: f64,
         finish: Finish,
         text: Option<String>,
-    ) -> Hypothesis {
+    ) -> Result<Hypothesis> {
         let steps = self.log_probabilities.len().max(1);
         let top = match self.top.len() / steps {
-            0 => Vec::new(),
-            tops => self.top.chunks(tops).map(|top| real(top).to_vec()).collect(),
+            0 => Some(Vec::new()),
+            tops => copied_lists(self.top.chunks(tops).map(real)),
         };
-        Hypothesis {
-            tokens: self.generated().to_vec(),
-            score,
-            log_probabilities: self.log_probabilities.clone(),
-            top,
-            text,
-            finish,
+        let (tokens, log_probabilities) =
+            (copied(self.generated()), copied(&self.log_probabilities));
+        match (tokens, log_probabilities, top) {
+            (Some(tokens), Some(log_probabilities), Some(top)) => {
+                Ok(Hypothesis { tokens, score, log_probabilities, top, text, finish })
+            }
+            _ => Err(Error::out_of_memory(format_args!("an answer of {steps} tokens"))),
         }
     }
 }
@@ -111,8 +112,12 @@ impl Work {
     /// For a vocabulary; `None` when the allocator refuses.
     pub(crate) fn try_new(cpu: Cpu, vocabulary: usize) -> Option<Work> {
         let (draw, seen) = (Draw::try_new(vocabulary)?, Seen::try_new(vocabulary)?);
-        Some(Work { cpu, draw, top: Vec::new(), bytes: Vec::with_capacity(256), seen })
+        Some(Work { cpu, draw, top: Vec::new(), bytes: room(256)?, seen })
     }
+}
+
+fn no_text() -> Error {
+    Error::out_of_memory(format_args!("the text of a sequence"))
 }
 
 /// Refuses what nothing can be made of.
@@ -190,17 +195,30 @@ impl Turn<'_> {
         }
     }
 
-    /// The text of generated tokens up to a stop string or stop id; `None` without a detokenizer.
-    pub(crate) fn text(&mut self, generated: &[u32]) -> Option<String> {
-        self.hooks.detokenizer(self.request)?;
-        let (mut stream, mut text) = (TextStream::with_stops(self.stops.clone()), String::new());
+    /// The text of generated tokens up to a stop string or stop id; nothing without a detokenizer.
+    pub(crate) fn text(&mut self, generated: &[u32]) -> Result<Option<String>> {
+        if self.hooks.detokenizer(self.request).is_none() {
+            return Ok(None);
+        }
+        let mut stream = self.stream()?;
+        let mut text = String::new();
         for (i, &token) in generated.iter().enumerate() {
             if !self.options.stop_ids.contains(&token) {
                 self.detokenize(&[], &generated[..i], token);
-                stream.push(&self.work.bytes, &mut text);
+                self.append(&mut stream, &mut text)?;
             }
         }
         stream.finish(&mut text);
-        Some(text)
+        Ok(Some(text))
+    }
+
+    /// A text without bytes yet, up to a stop string.
+    pub(crate) fn stream(&self) -> Result<TextStream> {
+        TextStream::try_new(self.stops).ok_or_else(no_text)
+    }
+
+    /// Adds the bytes in `work.bytes`.
+    pub(crate) fn append(&self, stream: &mut TextStream, text: &mut String) -> Result<()> {
+        stream.try_push(&self.work.bytes, text).ok_or_else(no_text)
     }
 }

@@ -3,6 +3,7 @@
 use super::beam::Beam;
 use super::sampling::Sampling;
 use crate::error::{Error, Result};
+use crate::memory::{copied, copied_lists, copied_texts};
 
 /// How the next token is chosen.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -159,6 +160,20 @@ pub(crate) struct Span {
 }
 
 impl GenerationOptions {
+    /// A copy; `None` when the allocator refuses.
+    pub(crate) fn try_clone(&self) -> Option<GenerationOptions> {
+        Some(GenerationOptions {
+            strategy: self.strategy.clone(),
+            stop_ids: copied(&self.stop_ids)?,
+            stop_strings: copied_texts(&self.stop_strings)?,
+            suppressed: copied(&self.suppressed)?,
+            suppressed_first: copied(&self.suppressed_first)?,
+            bad_words: copied_lists(self.bad_words.iter().map(Vec::as_slice))?,
+            decoder_prompt: copied(&self.decoder_prompt)?,
+            ..*self
+        })
+    }
+
     /// Everything that can be said against the options without a prompt.
     ///
     /// # Errors

@@ -1,5 +1,8 @@
 //! What decoding hands out.
 
+use crate::error::{Error, Result};
+use crate::memory::room;
+
 /// Why a hypothesis ends where it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -63,6 +66,18 @@ pub struct Generated {
 }
 
 impl Generated {
+    /// The answers, unless one of them or the list of them has no memory.
+    pub(crate) fn collect(
+        answers: impl ExactSizeIterator<Item = Result<Hypothesis>>,
+    ) -> Result<Generated> {
+        let refused = || Error::out_of_memory(format_args!("{} answers", answers.len()));
+        let mut hypotheses = room(answers.len()).ok_or_else(refused)?;
+        for answer in answers {
+            hypotheses.push(answer?);
+        }
+        Ok(Generated { hypotheses })
+    }
+
     /// The best of them.
     pub fn best(&self) -> &Hypothesis {
         &self.hypotheses[0]

@@ -10,6 +10,7 @@ use super::result::{Finish, Generated, Progress};
 use super::select::top_k;
 use super::{StepModel, TokenScore};
 use crate::error::{Error, Result};
+use crate::memory::room;
 use std::cmp::Ordering;
 
 /// An extension of a live hypothesis by a token.
@@ -70,28 +71,31 @@ impl<S: Copy> Search<S> {
         sequence: S,
         prompt: &[u32],
     ) -> Result<Search<S>> {
-        let refused = || Error::OutOfMemory(format!("a beam of {} sequences", beam.size));
+        let refused = || Error::out_of_memory(format_args!("a beam of {} sequences", beam.size));
         let tops = turn.options.log_probabilities.min(vocabulary);
         let ways = 1 + turn.options.stop_ids.len().max(1);
         let width = beam.size.saturating_mul(ways);
         let line = || Line::try_new(prompt, turn.span.max_new, tops, turn.stops.overlap());
         // Live and next ones, those stored, and one that is about to be.
         let lines = 2 * beam.size + beam.stored() + 1;
-        let spare: Option<Vec<Line>> = (1..lines).map(|_| line()).collect();
+        let mut spare = room(lines).ok_or_else(refused)?;
+        for _ in 1..lines {
+            spare.push(line().ok_or_else(refused)?);
+        }
         let rows = width.min(vocabulary).saturating_mul(beam.size);
         Ok(Search {
             beam,
             width,
-            live: room(beam.size, Some(line().ok_or_else(refused)?)).ok_or_else(refused)?,
-            sequences: room(beam.size, Some(sequence)).ok_or_else(refused)?,
-            next: room(beam.size, None).ok_or_else(refused)?,
-            parents: room(beam.size, None).ok_or_else(refused)?,
-            ended: room(beam.stored() + 1, None).ok_or_else(refused)?,
+            live: beginning(beam.size, line().ok_or_else(refused)?).ok_or_else(refused)?,
+            sequences: beginning(beam.size, sequence).ok_or_else(refused)?,
+            next: room(beam.size).ok_or_else(refused)?,
+            parents: room(beam.size).ok_or_else(refused)?,
+            ended: room(beam.stored() + 1).ok_or_else(refused)?,
             best_ended: false,
-            candidates: room(rows, None).ok_or_else(refused)?,
-            tops: room(tops.saturating_mul(beam.size), None).ok_or_else(refused)?,
-            spare: spare.ok_or_else(refused)?,
-            heirs: room(beam.size, None).ok_or_else(refused)?,
+            candidates: room(rows).ok_or_else(refused)?,
+            tops: room(tops.saturating_mul(beam.size)).ok_or_else(refused)?,
+            spare,
+            heirs: room(beam.size).ok_or_else(refused)?,
         })
     }
 
@@ -315,20 +319,19 @@ impl<S: Copy> Search<S> {
         }
     }
 
-    pub(crate) fn generated(&self, turn: &mut Turn<'_>) -> Generated {
+    pub(crate) fn generated(&self, turn: &mut Turn<'_>) -> Result<Generated> {
         let best = self.ended.iter().take(self.beam.n_best);
         let hypothesis = |ended: &Ended| {
-            let text = turn.text(ended.line.generated());
+            let text = turn.text(ended.line.generated())?;
             ended.line.hypothesis(ended.score, ended.finish, text)
         };
-        Generated { hypotheses: best.map(hypothesis).collect() }
+        Generated::collect(best.map(hypothesis))
     }
 }
 
 /// A list with room for so many, that begins with what there is; `None` when the allocator refuses.
-fn room<T>(capacity: usize, first: Option<T>) -> Option<Vec<T>> {
-    let mut list = Vec::new();
-    list.try_reserve_exact(capacity).ok()?;
-    list.extend(first);
+fn beginning<T>(capacity: usize, first: T) -> Option<Vec<T>> {
+    let mut list = room(capacity)?;
+    list.push(first);
     Some(list)
 }

@@ -26,9 +26,9 @@ impl<S: Copy> Single<S> {
     ) -> Result<Single<S>> {
         let tops = turn.options.log_probabilities.min(vocabulary);
         let line = Line::try_new(prompt, turn.span.max_new, tops, 0);
-        let line = line.ok_or_else(|| Error::OutOfMemory("a sequence's tokens".to_owned()))?;
+        let line = line.ok_or_else(|| Error::out_of_memory(format_args!("a sequence's tokens")))?;
         let text = turn.hooks.detokenizer(turn.request).map(|_| String::new());
-        let stream = TextStream::with_stops(turn.stops.clone());
+        let stream = turn.stream()?;
         Ok(Single { sequence, line, stream, text, newest: 0 })
     }
 
@@ -56,23 +56,30 @@ impl<S: Copy> Single<S> {
         let token = token.ok_or_else(|| turn.no_token(step))?;
         self.line.push(token, raw[token as usize], &turn.work.top);
         let finish = turn.finish(token, step + 1);
-        Ok(self.append_text(turn, finish))
+        self.append_text(turn, finish)
     }
 
     /// Adds the newest token's text; a stop string ends the sequence, unless a stop id does.
-    fn append_text(&mut self, turn: &mut Turn<'_>, finish: Option<Finish>) -> Option<Finish> {
-        let Some(text) = &mut self.text else { return finish };
+    fn append_text(
+        &mut self,
+        turn: &mut Turn<'_>,
+        finish: Option<Finish>,
+    ) -> Result<Option<Finish>> {
+        let (Some(text), Some((&token, before))) =
+            (&mut self.text, self.line.generated().split_last())
+        else {
+            return Ok(finish);
+        };
         self.newest = text.len();
-        let (&token, before) = self.line.generated().split_last()?;
         if finish != Some(Finish::StopToken) {
             turn.detokenize(&[], before, token);
-            self.stream.push(&turn.work.bytes, text);
+            turn.append(&mut self.stream, text)?;
         }
         let finish = if self.stream.stopped() { Some(Finish::StopText) } else { finish };
         if finish.is_some() {
             self.stream.finish(text);
         }
-        finish
+        Ok(finish)
     }
 
     pub(crate) fn progress(&self, request: usize, finish: Option<Finish>) -> Progress<'_> {
@@ -87,11 +94,11 @@ impl<S: Copy> Single<S> {
         }
     }
 
-    pub(crate) fn generated(&mut self, finish: Finish) -> Generated {
+    pub(crate) fn generated(&mut self, finish: Finish) -> Result<Generated> {
         let mut text = self.text.take();
         if let Some(text) = &mut text {
             self.stream.finish(text);
         }
-        Generated { hypotheses: vec![self.line.hypothesis(self.line.sum, finish, text)] }
+        Generated::collect([self.line.hypothesis(self.line.sum, finish, text)].into_iter())
     }
 }

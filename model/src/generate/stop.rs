@@ -4,19 +4,28 @@
 //! matched are therefore bytes, and what is shown is held back while it may belong to either. The stop string that is
 //! complete first ends the text, of two that are complete at one place the longer: so the borders of tokens do not show.
 
+use crate::memory::{copied_lists, room};
+
 /// Strings to look for.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StopStrings {
-    strings: Vec<Box<[u8]>>,
+    strings: Vec<Vec<u8>>,
     longest: usize,
 }
 
 impl StopStrings {
     pub(crate) fn new(strings: &[String]) -> StopStrings {
-        let bytes = |string: &String| string.as_bytes().into();
+        let bytes = |string: &String| string.as_bytes().to_vec();
         let strings = strings.iter().filter(|string| !string.is_empty());
         let longest = strings.clone().map(String::len).max().unwrap_or(0);
         StopStrings { strings: strings.map(bytes).collect(), longest }
+    }
+
+    /// Strings none of which is empty; `None` when the allocator refuses.
+    pub(crate) fn try_new(strings: &[String]) -> Option<StopStrings> {
+        let longest = strings.iter().map(String::len).max().unwrap_or(0);
+        let strings = copied_lists(strings.iter().map(|string| string.as_bytes()))?;
+        Some(StopStrings { strings, longest })
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -61,11 +70,26 @@ pub struct TextStream {
 impl TextStream {
     /// A text that ends before the first of these strings; an empty one is never found.
     pub fn new(stop_strings: &[String]) -> TextStream {
-        TextStream::with_stops(StopStrings::new(stop_strings))
+        let stops = StopStrings::new(stop_strings);
+        TextStream { stops, pending: Vec::with_capacity(256), stopped: false }
     }
 
-    pub(crate) fn with_stops(stops: StopStrings) -> TextStream {
-        TextStream { stops, pending: Vec::with_capacity(256), stopped: false }
+    /// A text that ends before the first of these strings; `None` when the allocator refuses.
+    pub(crate) fn try_new(stops: &StopStrings) -> Option<TextStream> {
+        let StopStrings { ref strings, longest } = *stops;
+        let strings = copied_lists(strings.iter().map(Vec::as_slice))?;
+        let stops = StopStrings { strings, longest };
+        Some(TextStream { stops, pending: room(256)?, stopped: false })
+    }
+
+    /// [`TextStream::push`]; `None`, and nothing has changed, when the allocator refuses. [`TextStream::finish`] needs
+    /// no memory after it.
+    pub(crate) fn try_push(&mut self, bytes: &[u8], text: &mut String) -> Option<()> {
+        self.pending.try_reserve(bytes.len()).ok()?;
+        // The character in place of a byte that is none has three.
+        text.try_reserve(3 * (self.pending.len() + bytes.len())).ok()?;
+        self.push(bytes, text);
+        Some(())
     }
 
     /// Whether a stop string was found.

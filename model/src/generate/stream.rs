@@ -6,6 +6,7 @@ use super::hooks::{Detokenizer, Hooks, LogitsProcessor};
 use super::options::GenerationOptions;
 use super::result::{Finish, Generated, Progress, Token};
 use crate::error::{Error, Result};
+use crate::memory::copied_text;
 use std::ops::ControlFlow;
 
 /// One request as an iterator over its steps, each computed when it is asked for.
@@ -74,11 +75,9 @@ impl<M: StepModel, H: Hooks> Iterator for TokenStream<'_, M, H> {
             return Some(Err(error));
         }
         let token = self.hooks.newest.take();
-        self.over = token.as_ref().is_none_or(|token| token.finish.is_some());
-        match token {
-            Some(token) => Some(Ok(token)),
-            None => self.generator.take(self.request)?.err().map(Err),
-        }
+        let goes_on = |token: &Result<Token>| matches!(token, Ok(token) if token.finish.is_none());
+        self.over = !token.as_ref().is_some_and(goes_on);
+        token.or_else(|| self.generator.take(self.request)?.err().map(Err))
     }
 }
 
@@ -92,7 +91,7 @@ impl<M: StepModel, H: Hooks> Drop for TokenStream<'_, M, H> {
 #[derive(Debug)]
 struct Recording<H> {
     hooks: H,
-    newest: Option<Token>,
+    newest: Option<Result<Token>>,
 }
 
 impl<H: Hooks> Hooks for Recording<H> {
@@ -107,11 +106,12 @@ impl<H: Hooks> Hooks for Recording<H> {
     fn progress(&mut self, progress: &Progress<'_>) -> ControlFlow<()> {
         let watched = self.hooks.progress(progress);
         let interrupted = watched.is_break().then_some(Finish::Interrupted);
-        self.newest = progress.tokens.last().map(|&id| Token {
-            id,
-            log_probability: progress.log_probability,
-            text: progress.text.to_owned(),
-            finish: progress.finish.or(interrupted),
+        let refused = || Error::out_of_memory(format_args!("the text of a token"));
+        self.newest = progress.tokens.last().map(|&id| {
+            let text = copied_text(progress.text).ok_or_else(refused)?;
+            let (log_probability, finish) =
+                (progress.log_probability, progress.finish.or(interrupted));
+            Ok(Token { id, log_probability, text, finish })
         });
         watched
     }

@@ -85,7 +85,8 @@ impl RelativeTable {
     /// # Errors
     /// When there is no memory.
     pub fn alibi(heads: usize, longest: usize) -> Result<Self> {
-        let slopes = alibi_slopes(heads);
+        let mut slopes = room(heads, 1)?;
+        slopes.extend((0..heads).map(|head| alibi_slope(heads, head)));
         RelativeTable::new(heads, longest, |head, offset| {
             // The sign of a zero does not matter to a sum with a score.
             -(slopes[head] * offset.unsigned_abs() as f32)
@@ -149,9 +150,14 @@ pub fn bucket(range: BucketRange, buckets: usize, max_distance: usize, offset: i
 /// largest power of two below n, followed by every other slope of twice as many. (Press et al., §3 and their
 /// reference implementation.)
 pub fn alibi_slopes(heads: usize) -> Vec<f32> {
+    (0..heads).map(|head| alibi_slope(heads, head)).collect()
+}
+
+fn alibi_slope(heads: usize, head: usize) -> f32 {
     let slope = |h: usize, of: usize| libm::exp2(-8.0 * h as f64 / of as f64) as f32;
     let whole = heads.checked_ilog2().map_or(0, |log| 1 << log);
-    let regular = (1..=whole).map(|h| slope(h, whole));
-    let between = (0..heads - whole).map(|i| slope(2 * i + 1, 2 * whole));
-    regular.chain(between).collect()
+    match head.checked_sub(whole) {
+        None => slope(head + 1, whole),
+        Some(i) => slope(2 * i + 1, 2 * whole),
+    }
 }

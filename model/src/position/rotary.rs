@@ -159,18 +159,26 @@ impl Rotary {
 
     /// θ_i of each pair, for texts of up to `longest` tokens (which only dynamic scaling looks at).
     pub fn frequencies(&self, longest: usize) -> Vec<f64> {
+        let mut thetas = Vec::new();
+        self.add_frequencies(longest, &mut thetas);
+        thetas
+    }
+
+    fn add_frequencies(&self, longest: usize, thetas: &mut Vec<f64>) {
         let Rotary { base, width, scaling, max_position, .. } = *self;
         let powers = |base: f64| {
             (0..width / 2).map(move |i| libm::pow(base, -((2 * i) as f64) / width as f64))
         };
         match scaling {
-            RotaryScaling::None => powers(base).collect(),
-            RotaryScaling::Linear { factor } => powers(base).map(|theta| theta / factor).collect(),
+            RotaryScaling::None => thetas.extend(powers(base)),
+            RotaryScaling::Linear { factor } => {
+                thetas.extend(powers(base).map(|theta| theta / factor))
+            }
             RotaryScaling::Dynamic { factor } => {
                 let stretched = longest.max(max_position) as f64 / max_position as f64;
                 let growth = factor * stretched - (factor - 1.0);
                 let exponent = width as f64 / (width - 2) as f64;
-                powers(base * libm::pow(growth, exponent)).collect()
+                thetas.extend(powers(base * libm::pow(growth, exponent)));
             }
             RotaryScaling::Yarn { factor, original, beta_fast, beta_slow, truncate, .. } => {
                 // The pair (as a real number) that makes so many turns over the training's longest text.
@@ -188,7 +196,7 @@ impl Rotary {
                 }
                 let ramp = |i: usize| ((i as f64 - first) / (last - first)).clamp(0.0, 1.0);
                 let mixed = |(i, theta): (usize, f64)| mix(theta / factor, theta, ramp(i));
-                powers(base).enumerate().map(mixed).collect()
+                thetas.extend(powers(base).enumerate().map(mixed));
             }
             RotaryScaling::Llama3 { factor, low, high, original } => {
                 let scaled = |theta: f64| {
@@ -196,7 +204,7 @@ impl Rotary {
                     let stays = ((turns - low) / (high - low)).clamp(0.0, 1.0);
                     mix(theta, theta / factor, stays)
                 };
-                powers(base).map(scaled).collect()
+                thetas.extend(powers(base).map(scaled));
             }
         }
     }
@@ -207,7 +215,8 @@ impl Rotary {
     /// # Errors
     /// When there is no memory for them.
     pub fn tables(&self, positions: usize) -> Result<RotaryTables> {
-        let thetas = self.frequencies(positions);
+        let mut thetas = room(self.width / 2, 1)?;
+        self.add_frequencies(positions, &mut thetas);
         let amplitude = match self.scaling {
             RotaryScaling::Yarn { attention_factor, .. } => attention_factor,
             _ => 1.0,

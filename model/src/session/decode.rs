@@ -115,10 +115,11 @@ impl Session {
     ) -> Result<()> {
         self.check_chunks(chunks)?;
         let out = self.output(chunks, output, out)?;
-        // Pages are taken first and count once all is computed: an error or a panic leaves lengths as they were.
-        let result = self.reserve(chunks).and_then(|()| self.passes(chunks, output, out, observer));
-        self.settle(chunks, result.is_ok());
-        result
+        let mut extension = Extension { session: self, chunks, computed: false };
+        extension.session.reserve(chunks)?;
+        extension.session.passes(chunks, output, out, observer)?;
+        extension.computed = true;
+        Ok(())
     }
 
     fn check_chunks(&self, chunks: &[Chunk<'_>]) -> Result<()> {
@@ -185,10 +186,11 @@ impl Session {
         }
     }
 
-    /// Takes pages for all chunks.
+    /// Takes pages for all chunks, and room for the segments of a pass.
     fn reserve(&mut self, chunks: &[Chunk<'_>]) -> Result<()> {
         let d_model = self.model.config().d_model;
         let sequences = self.sequences.as_mut().expect("checked before");
+        sequences.reserve_segments(self.limits.sequences)?;
         chunks.iter().try_for_each(|chunk| {
             let slot = chunk.sequence.index();
             let length = sequences.slots[slot].own.length() + chunk.rows(d_model);
@@ -239,6 +241,20 @@ impl Session {
             start = pass.end();
         }
         Ok(())
+    }
+}
+
+/// Chunks on their way into their sequences. Their pages are taken first and count once all is computed: an error or a
+/// panic leaves the sequences as they were.
+struct Extension<'s, 'c> {
+    session: &'s mut Session,
+    chunks: &'c [Chunk<'c>],
+    computed: bool,
+}
+
+impl Drop for Extension<'_, '_> {
+    fn drop(&mut self) {
+        self.session.settle(self.chunks, self.computed);
     }
 }
 

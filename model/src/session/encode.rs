@@ -5,9 +5,10 @@ use super::{Session, Workers, buffer};
 use crate::batch::{Batch, Content};
 use crate::config::Input;
 use crate::embedding::Tokens;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::head::{Encoded, Head};
 use crate::linear::{Call, take};
+use crate::memory::filled;
 use crate::model::Model;
 use crate::observer::{Observer, Unobserved};
 use crate::transformer::Entering;
@@ -79,13 +80,15 @@ impl Session {
         let (stack, d_model) = (config.encoder()?, config.d_model);
         let length = self.limits.source_length;
         let lengths = [length];
-        let zeros = |each: usize| vec![0.0; each];
-        let (ids, values) = match stack.input {
-            Input::Tokens(_) => (vec![0; length], Vec::new()),
-            Input::Vectors => (Vec::new(), zeros(length * d_model)),
-            Input::Patches { image, channels, .. } => (Vec::new(), zeros(image * image * channels)),
-            Input::Spectrogram { bands, frames } => (Vec::new(), zeros(2 * bands * frames)),
+        let refused = || Error::out_of_memory(format_args!("{length} tokens"));
+        let zeros = |count: usize| filled(0.0, count).ok_or_else(refused);
+        let (words, numbers) = match stack.input {
+            Input::Tokens(_) => (length, 0),
+            Input::Vectors => (0, length * d_model),
+            Input::Patches { image, channels, .. } => (0, image * image * channels),
+            Input::Spectrogram { bands, frames } => (0, 2 * bands * frames),
         };
+        let (ids, values) = (filled(0, words).ok_or_else(refused)?, zeros(numbers)?);
         let batch = match stack.input {
             Input::Tokens(_) => Batch::one(&ids),
             Input::Vectors => Batch::vectors(&values, &lengths),
@@ -98,7 +101,7 @@ impl Session {
         if config.decoder.is_some() && self.warm_up_with_source(&batch)? {
             return Ok(());
         }
-        let mut hidden = zeros(length * d_model);
+        let mut hidden = zeros(length * d_model)?;
         self.encode(&batch, &mut hidden)
     }
 }

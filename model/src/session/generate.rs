@@ -6,6 +6,7 @@ use super::{Chunk, Output, Sequence, Session};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::generate::{Generated, GenerationOptions, Generator, Hooks, Limits, Prompt, StepModel};
+use crate::memory::{collected, filled, room};
 use headrow_kernels::attention::PAGE;
 
 impl StepModel for Session {
@@ -83,20 +84,23 @@ impl Session {
         let config = self.model.config();
         config.encoder().and_then(|_| config.decoder())?;
         let start = config.special.decoder_start;
-        let prompt = match options.decoder_prompt.is_empty() {
-            true => vec![start.ok_or(Error::NoStart)?],
-            false => options.decoder_prompt.clone(),
+        let prompt = match options.decoder_prompt.as_slice() {
+            [] => start.as_slice(),
+            prompt => prompt,
         };
+        if prompt.is_empty() {
+            return Err(Error::NoStart);
+        }
         let visit = self.visit();
         let sequences = visit.session.add_sources(sources)?;
-        let (each, begin) = (|_| prompt.as_slice(), |_: &mut Session, index| Ok(sequences[index]));
+        let (each, begin) = (|_| prompt, |_: &mut Session, index| Ok(sequences[index]));
         visit.session.generate_each(sequences.len(), each, options, hooks, begin)
     }
 
     /// Begins a call that forgets, however it ends, what it adds.
     pub(crate) fn visit(&mut self) -> Visit<'_> {
-        let before = self.sequences.as_ref().map_or_else(Vec::new, Sequences::live);
-        Visit { session: self, before }
+        self.sequences.iter_mut().for_each(Sequences::begin_visit);
+        Visit { session: self }
     }
 
     /// Runs `count` requests, each begun when there is room for it; the prompts of those that begin together are read in one
@@ -111,36 +115,34 @@ impl Session {
     ) -> Result<Vec<Generated>> {
         let mut generator = self.generator()?;
         let vocabulary = generator.limits().vocabulary;
-        let mut logits = Vec::new();
+        let refused = || Error::out_of_memory(format_args!("{count} requests"));
         // The generator counts its requests from 0, as they are counted here.
-        let mut results: Vec<Option<Generated>> = (0..count).map(|_| None).collect();
-        let room = Room::new(self, options);
+        let mut results = collected((0..count).map(|_| None)).ok_or_else(refused)?;
+        let free = Room::new(self, options);
         let mut next = 0;
         loop {
             let running = (0..next).filter(|&index| results[index].is_none());
             let mut taken = running
-                .fold(Taken::default(), |taken, index| taken.and(room.wants(prompt(index).len())));
+                .fold(Taken::default(), |taken, index| taken.and(free.wants(prompt(index).len())));
             // Without any running, one that has no room says so.
             let mut end = next;
             while end < count {
-                taken = taken.and(room.wants(prompt(end).len()));
-                if taken.requests > 1 && !room.has(taken) {
+                taken = taken.and(free.wants(prompt(end).len()));
+                if taken.requests > 1 && !free.has(taken) {
                     break;
                 }
                 end += 1;
             }
             if end > next {
-                let begun: Vec<_> =
-                    (next..end).map(|index| begin(self, index)).collect::<Result<_>>()?;
-                let prompts = (next..end).map(&prompt);
-                let chunk = |(&sequence, prompt): (&_, _)| Chunk::new(sequence, prompt);
-                let chunks: Vec<_> = begun.iter().zip(prompts).map(chunk).collect();
-                logits.resize((end - next) * vocabulary, 0.0);
+                let mut chunks = room(end - next).ok_or_else(refused)?;
+                for index in next..end {
+                    chunks.push(Chunk::new(begin(self, index)?, prompt(index)));
+                }
+                let mut logits = filled(0.0, chunks.len() * vocabulary).ok_or_else(refused)?;
                 let fed = self.extend(&chunks, Output::LastLogits, &mut logits);
                 fed.map_err(|error| error.counted_from(next))?;
-                for (index, (&sequence, logits)) in
-                    (next..end).zip(begun.iter().zip(logits.chunks(vocabulary)))
-                {
+                let begun = chunks.iter().map(Chunk::sequence).zip(logits.chunks(vocabulary));
+                for (index, (sequence, logits)) in (next..end).zip(begun) {
                     let prompt = Prompt::new(sequence, prompt(index), logits);
                     generator.add(self, prompt, options, hooks)?;
                 }
@@ -148,7 +150,9 @@ impl Session {
             } else if generator.running() > 0 {
                 generator.step(self, hooks)?;
             } else {
-                return Ok(results.into_iter().flatten().collect());
+                let mut all = room(count).ok_or_else(refused)?;
+                all.extend(results.into_iter().flatten());
+                return Ok(all);
             }
             let waited_for = results[..next].iter_mut().enumerate();
             for (number, result) in waited_for.filter(|(_, result)| result.is_none()) {
@@ -213,14 +217,12 @@ impl<'o> Room<'o> {
 /// A call that forgets, however it ends, what it added to a session.
 pub(crate) struct Visit<'s> {
     pub(crate) session: &'s mut Session,
-    /// The slots of the sequences that were there before.
-    before: Vec<bool>,
 }
 
 impl Drop for Visit<'_> {
     fn drop(&mut self) {
         if let Some(sequences) = &mut self.session.sequences {
-            sequences.keep(&self.before);
+            sequences.end_visit();
         }
     }
 }

@@ -49,7 +49,7 @@ impl Limits {
     /// [`Error::OutOfMemory`] when the number is beyond any memory.
     pub(super) fn memory(&self, model: &Model) -> Result<usize> {
         let config = model.config();
-        let beyond = || Error::OutOfMemory(format!("a session for {} tokens", self.tokens));
+        let beyond = || Error::out_of_memory(format_args!("a session for {} tokens", self.tokens));
         // Wider than all that is live for one token, so that no size below overflows.
         let widest = config.stacks().map(|(_, stack)| {
             let heads = stack.heads as u128 * (stack.d_k as u128 + stack.d_v as u128);

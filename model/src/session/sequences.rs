@@ -11,6 +11,7 @@ use crate::batch::Batch;
 use crate::config::Input;
 use crate::error::{Error, Result};
 use crate::linear::take;
+use crate::memory::{filled, room};
 use crate::model::Model;
 use crate::observer::Unobserved;
 use headrow_kernels::{CachedSegment, KvCache};
@@ -50,6 +51,8 @@ pub(super) struct Sequences {
 /// Room for one sequence.
 pub(super) struct Slot {
     live: bool,
+    /// When the latest visit began.
+    was_there: bool,
     generation: u32,
     pub(super) own: Pages,
     pub(super) source: Pages,
@@ -76,8 +79,7 @@ impl Sequences {
     pub(super) fn new(model: &Model, limits: &Limits, tables: PlaceTables) -> Option<Sequences> {
         let stack = model.config().decoder.as_ref()?;
         let caches = |pages: usize, layers: usize| {
-            let mut caches = Vec::new();
-            caches.try_reserve_exact(layers).ok()?;
+            let mut caches = room(layers)?;
             for _ in 0..layers {
                 let (cpu, heads) = (model.cpu(), stack.kv_heads);
                 caches.push(KvCache::try_new(cpu, heads, stack.d_k, stack.d_v, pages)?);
@@ -85,19 +87,13 @@ impl Sequences {
             Some(caches)
         };
         let source_layers = if model.config().encoder.is_some() { stack.layers } else { 0 };
-        let mut slots = Vec::new();
         let count = limits.slots();
-        slots.try_reserve_exact(count).ok()?;
+        let mut slots = room(count)?;
         for _ in 0..count {
             let own = Pages::new(limits.length)?;
             let source = Pages::new(limits.source_length)?;
-            slots.push(Slot { live: false, generation: 0, own, source });
+            slots.push(Slot { live: false, was_there: false, generation: 0, own, source });
         }
-        let (mut segments, mut source_segments) = (Vec::new(), Vec::new());
-        segments.try_reserve_exact(limits.sequences).ok()?;
-        source_segments.try_reserve_exact(limits.sequences).ok()?;
-        let mut chunks = Vec::new();
-        chunks.try_reserve_exact(limits.sequences).ok()?;
         Some(Sequences {
             caches: caches(limits.pages, stack.layers)?,
             pool: Pool::new(limits.pages)?,
@@ -105,9 +101,9 @@ impl Sequences {
             source_pool: Pool::new(limits.source_pages)?,
             tables,
             slots,
-            segments,
-            source_segments,
-            chunks,
+            segments: room(limits.sequences)?,
+            source_segments: room(limits.sequences)?,
+            chunks: room(limits.sequences)?,
         })
     }
 
@@ -145,18 +141,26 @@ impl Sequences {
         slot.generation = slot.generation.wrapping_add(1);
     }
 
-    /// Which slots have a sequence.
-    pub(super) fn live(&self) -> Vec<bool> {
-        self.slots.iter().map(|slot| slot.live).collect()
+    /// Marks the sequences that are there.
+    pub(super) fn begin_visit(&mut self) {
+        self.slots.iter_mut().for_each(|slot| slot.was_there = slot.live);
     }
 
-    /// Forgets the sequences in all slots but these.
-    pub(super) fn keep(&mut self, slots: &[bool]) {
-        for (index, _) in slots.iter().enumerate().filter(|&(_, &keep)| !keep) {
-            if self.slots[index].live {
+    /// Forgets those that came since.
+    pub(super) fn end_visit(&mut self) {
+        for index in 0..self.slots.len() {
+            if self.slots[index].live && !self.slots[index].was_there {
                 self.clear(index);
             }
         }
+    }
+
+    /// Has room for so many segments, as it was made with unless a panic of an observer took the lists along.
+    pub(super) fn reserve_segments(&mut self, count: usize) -> Result<()> {
+        let lists =
+            [self.segments.try_reserve_exact(count), self.source_segments.try_reserve_exact(count)];
+        let refused = |_| Error::out_of_memory(format_args!("{count} segments"));
+        lists.into_iter().collect::<Result<(), _>>().map_err(refused)
     }
 
     /// Takes pages for tokens of a sequence up to `length`. One to be written to that others have too is copied.
@@ -193,7 +197,9 @@ impl Session {
     pub fn add_sources(&mut self, sources: &Batch<'_>) -> Result<Vec<Sequence>> {
         self.check(sources)?;
         let each = self.model.config().encoder()?.max_length();
-        let mut added = Vec::new();
+        let count = sources.sequences();
+        let refused = || Error::out_of_memory(format_args!("{count} sequences"));
+        let mut added = room(count).ok_or_else(refused)?;
         let result = self.add_all(sources.lengths(each), &mut added);
         match result.and_then(|()| self.encode_sources(sources, &added)) {
             Ok(()) => Ok(added),
@@ -326,10 +332,12 @@ impl Session {
     pub(super) fn warm_up_decoder(&mut self, sequence: Sequence) -> Result<()> {
         let rows = self.limits.tokens.min(self.limits.length).min(self.free_tokens());
         let config = self.model.config();
-        let (ids, values) = match config.decoder()?.input {
-            Input::Vectors => (Vec::new(), vec![0.0; rows * config.d_model]),
-            _ => (vec![0; rows], Vec::new()),
+        let lists = match config.decoder()?.input {
+            Input::Vectors => filled(0.0, rows * config.d_model).map(|values| (Vec::new(), values)),
+            _ => filled(0, rows).map(|ids| (ids, Vec::new())),
         };
+        let refused = || Error::out_of_memory(format_args!("{rows} tokens"));
+        let (ids, values) = lists.ok_or_else(refused)?;
         let chunk = match ids.is_empty() {
             true => Chunk::vectors(sequence, &values),
             false => Chunk::new(sequence, &ids),

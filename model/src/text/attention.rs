@@ -187,7 +187,8 @@ impl Watch {
     /// Makes room.
     fn expect(&mut self, queries: usize, keys: usize) -> Result<()> {
         let count = self.layers.len() * self.heads.len();
-        let refused = || Error::OutOfMemory(format!("{count} attention maps of {queries}×{keys}"));
+        let refused =
+            || Error::out_of_memory(format_args!("{count} attention maps of {queries}×{keys}"));
         let each = queries.checked_mul(keys).ok_or_else(refused)?;
         // Systems that promise memory they may not have refuse only a large excess: all is asked for at once before the parts.
         let all = each.checked_mul(count).and_then(room).ok_or_else(refused)?;

@@ -201,7 +201,7 @@ pub(crate) fn zeros(tensors: &[Planned]) -> Result<Vec<f32>> {
     let size = tensors.last().map_or(0, |last| last.place.end);
     let mut values = Vec::new();
     let reserved = values.try_reserve_exact(size);
-    reserved.map_err(|_| Error::OutOfMemory(format!("{size} parameters")))?;
+    reserved.map_err(|_| Error::out_of_memory(format_args!("{size} parameters")))?;
     values.resize(size, 0.0);
     Ok(values)
 }
