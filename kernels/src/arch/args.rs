@@ -36,6 +36,7 @@ pub(crate) struct TileArgs {
     /// A hint: when B comes from beyond the second-level cache, it pays to ask for the next panels in advance.
     pub(crate) from: Distance,
     /// A hint: A goes on below the block, and its next rows will be wanted then.
+    #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(dead_code))]
     pub(crate) goes_on: bool,
 }
 

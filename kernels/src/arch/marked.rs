@@ -7,6 +7,7 @@ pub(crate) const MARK: u32 = 1 << 31;
 
 /// Calls `tile` for each part of `block` of at most `mr` rows and `width` columns, a divisor of nr.
 #[inline(always)]
+#[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(dead_code))]
 pub(crate) fn walk(
     block: TileArgs,
     mr: usize,
