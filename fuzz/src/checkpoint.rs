@@ -264,7 +264,7 @@ const NAMES: [&str; 8] = [
 ];
 
 /// A JSON value that is hardly what is expected.
-fn hostile(u: &mut Unstructured<'_>) -> Result<String> {
+pub(crate) fn hostile(u: &mut Unstructured<'_>) -> Result<String> {
     Ok(match u.int_in_range(0..=15)? {
         0 => "0".to_owned(),
         1 => "-1".to_owned(),

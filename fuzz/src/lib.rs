@@ -3,13 +3,23 @@
 //! Each compares a kernel with its f64 definition, on whichever instruction set the input names, or a loader
 //! with its promise: a typed error in bounded time and memory, never a panic.
 
+mod activation;
 mod attention;
+mod beam;
 mod checkpoint;
+mod config;
+mod decoding;
 mod gemm;
+mod index;
 mod memory;
 mod norm;
 mod safetensors;
+mod session;
 mod softmax;
+#[path = "../../model/tests/support/tiny.rs"]
+mod tiny;
+mod tokenizer;
+mod toy;
 mod values;
 
 use arbitrary::Unstructured;
@@ -18,39 +28,47 @@ use headrow_kernels::{Need, Par, Team};
 /// What a fuzzer calls.
 pub type Target = fn(&[u8]);
 
-/// Every target by name.
-pub const TARGETS: [(&str, Target); 5] = [
-    ("attention", attention),
-    ("gemm", gemm),
-    ("norm", norm),
-    ("safetensors", safetensors),
-    ("softmax", softmax),
-];
+/// A function for each target, and the list of all.
+macro_rules! targets {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// Every target by name.
+        pub const TARGETS: &[(&str, Target)] = &[$((stringify!($name), $name)),*];
 
-/// Matrix products: shapes, strides, operand kinds, write modes and epilogues.
-pub fn gemm(data: &[u8]) {
-    // An input that is too short to describe a case is no case.
-    let _ = gemm::check(&mut Unstructured::new(data));
+        $(
+            $(#[$doc])*
+            pub fn $name(data: &[u8]) {
+                // An input that is too short to describe a case is no case.
+                let _ = $name::check(&mut Unstructured::new(data));
+            }
+        )*
+    };
 }
 
-/// Softmax, log-softmax and masked softmax.
-pub fn softmax(data: &[u8]) {
-    let _ = softmax::check(&mut Unstructured::new(data));
-}
-
-/// LayerNorm and RMSNorm, plain and with a residual.
-pub fn norm(data: &[u8]) {
-    let _ = norm::check(&mut Unstructured::new(data));
-}
-
-/// Attention: heads, lengths, diagonals, masks.
-pub fn attention(data: &[u8]) {
-    let _ = attention::check(&mut Unstructured::new(data));
-}
-
-/// Loading a model from hostile bytes.
-pub fn safetensors(data: &[u8]) {
-    let _ = safetensors::check(&mut Unstructured::new(data));
+targets! {
+    /// Activation functions and gates.
+    activation,
+    /// Attention: heads, lengths, diagonals, masks.
+    attention,
+    /// Beam search over small models, beside an exhaustive search.
+    beam,
+    /// `config.json` of every family.
+    config,
+    /// Options of decoding, over logits that may be no numbers.
+    decoding,
+    /// Matrix products: shapes, strides, operand kinds, write modes and epilogues.
+    gemm,
+    /// Models in several files, and the index that says what lies where.
+    index,
+    /// LayerNorm and RMSNorm, plain and with a residual.
+    norm,
+    /// Loading a model from hostile bytes.
+    safetensors,
+    /// The life of sequences in a session, beside reading each anew.
+    session,
+    /// Softmax, log-softmax and masked softmax.
+    softmax,
+    /// `tokenizer.json`, and texts into tokens and back.
+    tokenizer,
 }
 
 /// Runs `call` alone or with helpers; the bits must not tell.

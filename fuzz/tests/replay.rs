@@ -4,7 +4,7 @@ use std::path::Path;
 
 #[test]
 fn the_corpus_passes() {
-    for (name, target) in headrow_fuzz::TARGETS {
+    for &(name, target) in headrow_fuzz::TARGETS {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(name);
         let mut inputs = 0;
         for entry in

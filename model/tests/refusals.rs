@@ -1,0 +1,480 @@
+//! What comes from outside and is wrong: a table of attempts, each of which must end in the right kind of error, in a line that
+//! names the place, and in memory proportional to what was given.
+#![cfg(feature = "tokenizers")]
+
+#[path = "support/counting.rs"]
+mod counting;
+#[path = "support/tiny.rs"]
+mod tiny;
+
+use counting::counted;
+use headrow::generate::{Beam, GenerationOptions, Sampling};
+use headrow::{
+    Batch, Chunk, Error, Head, Isa, LoadOptions, Model, Output, Result, SentenceEncoder, Session,
+    SessionOptions, TextModel, Tokenizer,
+};
+use serde_json::{Map, Value, json};
+use std::path::Path;
+use std::sync::Arc;
+use tiny::{D, Folder, Tiny, V, file, tokenizer, with_header};
+
+/// Bytes that a refused attempt may take for each byte it was given, and beside them.
+const ALLOWED: (usize, usize) = (64, 4 << 20);
+
+/// An attempt in an empty folder.
+type Attempt = fn(&Path) -> Result<()>;
+
+/// A name, the error's variant, a word of its message, and what is tried.
+type Row = (&'static str, &'static str, &'static str, Attempt);
+
+fn put(folder: &Path, name: &str, bytes: impl AsRef<[u8]>) {
+    std::fs::write(folder.join(name), bytes).unwrap();
+}
+
+/// Loads a BERT whose weights are these bytes.
+fn weights(folder: &Path, bytes: &[u8]) -> Result<()> {
+    Tiny::new("bert").write(folder);
+    put(folder, "model.safetensors", bytes);
+    Model::from_dir(folder).map(drop)
+}
+
+/// Loads a BERT in two files, the second half of the tensors in the other, with an index that was changed.
+fn shards(folder: &Path, change: fn(&Path, &mut Map<String, Value>)) -> Result<()> {
+    let tiny = Tiny::new("bert");
+    let half = tiny.tensors.len() / 2;
+    put(folder, "config.json", tiny.config_json());
+    put(folder, "a.safetensors", file(&tiny.tensors[..half]));
+    put(folder, "b.safetensors", file(&tiny.tensors[half..]));
+    let place = |at: usize| json!(if at < half { "a.safetensors" } else { "b.safetensors" });
+    let names = tiny.tensors.iter().enumerate();
+    let mut map = names.map(|(at, tensor)| (tensor.name.clone(), place(at))).collect();
+    change(folder, &mut map);
+    put(folder, "model.safetensors.index.json", json!({"weight_map": map}).to_string());
+    Model::from_dir(folder).map(drop)
+}
+
+/// Reads a config of a family with one field changed.
+fn config(family: &str, field: &str, value: Value) -> Result<()> {
+    Tiny::new(family).set(field, value).config().map(drop)
+}
+
+fn tokenizer_with(change: fn(&mut Value)) -> Result<()> {
+    let mut json = tokenizer();
+    change(&mut json);
+    Tokenizer::from_bytes(json.to_string().as_bytes()).map(drop)
+}
+
+fn sentences(folder: &Path) -> SentenceEncoder {
+    Tiny::new("bert").write(folder);
+    put(folder, "tokenizer.json", tokenizer().to_string());
+    SentenceEncoder::from_dir(folder).unwrap()
+}
+
+fn session_of(family: &str, options: &SessionOptions) -> Result<Session> {
+    Session::new(&Arc::new(Tiny::new(family).model().unwrap()), options)
+}
+
+fn session(family: &str) -> Session {
+    let options = SessionOptions::default()
+        .with_max_sequences(2)
+        .with_max_tokens(16)
+        .with_max_length(20)
+        .with_cache_tokens(128)
+        .with_threads(1);
+    session_of(family, &options).unwrap()
+}
+
+/// Encodes ids of sequences of these lengths with a session for 16 tokens in 2 sequences.
+fn encode(ids: &[u32], lengths: &[usize]) -> Result<()> {
+    let mut hidden = vec![0.0; ids.len() * D];
+    session("bert").encode(&Batch::ragged(ids, lengths), &mut hidden)
+}
+
+/// Extends a new sequence of a decoder by these ids.
+fn extend(ids: &[u32]) -> Result<()> {
+    let mut session = session("gpt2");
+    let sequence = session.add()?;
+    session.extend(&[Chunk::new(sequence, ids)], Output::None, &mut [])
+}
+
+fn generate(prompt: &[u32], options: &GenerationOptions) -> Result<()> {
+    session("gpt2").generate(&[prompt], options, &mut ()).map(drop)
+}
+
+const FILES: &[Row] = &[
+    ("no folder", "Io", "nowhere", |folder| Model::from_dir(folder.join("nowhere")).map(drop)),
+    ("an empty folder", "Io", "config.json", |folder| Model::from_dir(folder).map(drop)),
+    ("a file instead of the folder", "Io", "x", |folder| {
+        put(folder, "x", "x");
+        Model::from_dir(folder.join("x")).map(drop)
+    }),
+    ("a folder instead of config.json", "File", "regular", |folder| {
+        std::fs::create_dir(folder.join("config.json")).unwrap();
+        Model::from_dir(folder).map(drop)
+    }),
+    ("a folder instead of the weights", "File", "regular", |folder| {
+        put(folder, "config.json", Tiny::new("bert").config_json());
+        std::fs::create_dir(folder.join("model.safetensors")).unwrap();
+        Model::from_dir(folder).map(drop)
+    }),
+    ("no weights", "File", "model.safetensors", |folder| {
+        put(folder, "config.json", Tiny::new("bert").config_json());
+        Model::from_dir(folder).map(drop)
+    }),
+    ("a config of 40 MB", "File", "config.json", |folder| {
+        put(folder, "config.json", vec![b' '; 40 << 20]);
+        Model::from_dir(folder).map(drop)
+    }),
+    ("weights of no bytes", "File", "model.safetensors", |folder| weights(folder, &[])),
+    ("seven bytes", "File", "model.safetensors", |folder| weights(folder, &[0; 7])),
+    ("a header of 2^63 bytes", "File", "header", |folder| {
+        weights(folder, &(1u64 << 63).to_le_bytes())
+    }),
+    ("a header of 2^64 - 1 bytes", "File", "header", |folder| weights(folder, &[0xff; 8])),
+    ("a header that is longer than the file", "File", "header", |folder| {
+        weights(folder, &[&900u64.to_le_bytes()[..], b"{}"].concat())
+    }),
+    ("a header that is no text", "File", "header", |folder| {
+        weights(folder, &[&3u64.to_le_bytes()[..], &[0xff, 0xfe, 0xfd]].concat())
+    }),
+    ("a header that nests deeply", "File", "header", |folder| {
+        weights(folder, &with_header(&"[".repeat(1 << 20), &[]))
+    }),
+    ("half the data", "File", "model.safetensors", |folder| {
+        let bytes = file(&Tiny::new("bert").tensors);
+        weights(folder, &bytes[..bytes.len() / 2])
+    }),
+    ("a byte too many", "File", "model.safetensors", |folder| {
+        weights(folder, &[&file(&Tiny::new("bert").tensors)[..], &[0]].concat())
+    }),
+    ("integers for weights", "Weights", "type I64", |folder| {
+        let mut tiny = Tiny::new("bert");
+        let norm = tiny.tensor("bert.embeddings.LayerNorm.weight");
+        (norm.dtype, norm.data) = ("I64", vec![0; 8 * D]);
+        weights(folder, &file(&tiny.tensors))
+    }),
+    ("a tensor on its side", "Weights", "shape", |folder| {
+        let mut tiny = Tiny::new("bert");
+        tiny.tensor("bert.encoder.layer.0.intermediate.dense.weight").shape.reverse();
+        weights(folder, &file(&tiny.tensors))
+    }),
+    ("a tensor too few", "Weights", "missing", |folder| {
+        weights(folder, &file(&Tiny::new("bert").tensors[1..]))
+    }),
+    ("a tensor of another model", "Weights", "unexpected", |folder| {
+        let mut tiny = Tiny::new("bert");
+        tiny.tensors[0].name = "bert.encoder.layer.0.adapter.weight".to_owned();
+        weights(folder, &file(&tiny.tensors))
+    }),
+    ("an instruction set of another machine", "Isa", "not available", |_| {
+        let other = if cfg!(target_arch = "aarch64") { Isa::Avx2 } else { Isa::Neon };
+        let tiny = Tiny::new("bert");
+        let options = LoadOptions::default().with_isa(other);
+        Model::from_bytes_with(&tiny.config()?, &file(&tiny.tensors), &options).map(drop)
+    }),
+];
+
+const SHARDS: &[Row] = &[
+    ("a shard that is not there", "Io", "b.safetensors", |folder| {
+        shards(folder, |folder, _| std::fs::remove_file(folder.join("b.safetensors")).unwrap())
+    }),
+    ("a shard outside the folder", "File", "index", |folder| {
+        shards(folder, |_, map| {
+            map.insert("bert.pooler.dense.bias".to_owned(), json!("../b.safetensors"));
+        })
+    }),
+    ("a shard at an absolute path", "File", "index", |folder| {
+        shards(folder, |_, map| {
+            map.insert("bert.pooler.dense.bias".to_owned(), json!("/dev/zero"));
+        })
+    }),
+    ("a shard without a name", "File", "index", |folder| {
+        shards(folder, |_, map| {
+            map.insert("bert.pooler.dense.bias".to_owned(), json!(""));
+        })
+    }),
+    ("a shard by number", "File", "index", |folder| {
+        shards(folder, |_, map| {
+            map.insert("bert.pooler.dense.bias".to_owned(), json!(7));
+        })
+    }),
+    ("a tensor that the index places elsewhere", "File", "bert.pooler.dense.bias", |folder| {
+        shards(folder, |_, map| {
+            let other = match map["bert.pooler.dense.bias"] == "a.safetensors" {
+                true => "b.safetensors",
+                false => "a.safetensors",
+            };
+            map.insert("bert.pooler.dense.bias".to_owned(), json!(other));
+        })
+    }),
+    ("the same tensor in two shards", "File", "safetensors", |folder| {
+        shards(folder, |folder, _| put(folder, "b.safetensors", file(&Tiny::new("bert").tensors)))
+    }),
+    ("an index of nothing", "File", "index", |folder| shards(folder, |_, map| map.clear())),
+    ("an index that is no JSON", "File", "index", |folder| {
+        put(folder, "config.json", Tiny::new("bert").config_json());
+        put(folder, "model.safetensors.index.json", "{");
+        Model::from_dir(folder).map(drop)
+    }),
+];
+
+const CONFIGS: &[Row] = &[
+    ("no JSON", "File", "config", |_| headrow::Config::from_json(b"{").map(drop)),
+    ("a list", "File", "config", |_| headrow::Config::from_json(b"[1]").map(drop)),
+    ("no text", "File", "config", |_| headrow::Config::from_json(&[0xff, 0xfe]).map(drop)),
+    ("a family that is none", "Unsupported", "gpt9", |_| {
+        config("bert", "model_type", json!("gpt9"))
+    }),
+    ("no features", "Config", "hidden_size", |_| config("bert", "hidden_size", json!(0))),
+    ("2^63 features", "Config", "hidden_size", |_| {
+        config("bert", "hidden_size", json!(1u64 << 63))
+    }),
+    ("2^40 words", "Weights", "shape", |_| {
+        Tiny::new("bert").set("vocab_size", json!(1u64 << 40)).model().map(drop)
+    }),
+    ("2^31 layers", "Weights", "layers", |_| {
+        Tiny::new("bert").set("num_hidden_layers", json!(1u64 << 31)).model().map(drop)
+    }),
+    ("heads that do not divide the features", "Config", "num_attention_heads", |_| {
+        config("bert", "num_attention_heads", json!(7))
+    }),
+    ("an activation that is none", "Unsupported", "hidden_act", |_| {
+        config("bert", "hidden_act", json!("gelu_fast"))
+    }),
+    ("ε = 0", "Config", "layer_norm_eps", |_| config("bert", "layer_norm_eps", json!(0))),
+    ("a rotary scaling that is none", "Unsupported", "rope", |_| {
+        config("llama", "rope_scaling", json!({"rope_type": "fractal", "factor": 2.0}))
+    }),
+    ("quantised weights", "Unsupported", "quantization_config", |_| {
+        config("llama", "quantization_config", json!({"bits": 4}))
+    }),
+    ("a window of no tokens", "Config", "sliding_window", |_| {
+        config("mistral", "sliding_window", json!(0))
+    }),
+    ("generation options that are a list", "File", "options", |_| {
+        GenerationOptions::from_json("options", b"[]").map(drop)
+    }),
+    ("a generation option that is not known", "Unsupported", "sorcery", |_| {
+        GenerationOptions::from_json("options", br#"{"sorcery": 3}"#).map(drop)
+    }),
+    ("beams by a fraction", "Config", "num_beams", |_| {
+        GenerationOptions::from_json("options", br#"{"num_beams": 1.5}"#).map(drop)
+    }),
+];
+
+const TEXTS: &[Row] = &[
+    ("no tokenizer.json", "File", "tokenizer.json", |folder| {
+        Tiny::new("gpt2").write(folder);
+        TextModel::from_dir(folder).map(drop)
+    }),
+    ("a tokenizer that is no JSON", "Tokenizer", "tokenizer", |_| {
+        Tokenizer::from_bytes(b"{").map(drop)
+    }),
+    ("a tokenizer that is no text", "Tokenizer", "tokenizer", |_| {
+        Tokenizer::from_bytes(&[0xff; 9]).map(drop)
+    }),
+    ("a tokenizer without a model", "Tokenizer", "tokenizer", |_| {
+        tokenizer_with(|json| json["model"] = Value::Null)
+    }),
+    ("a model of tokens that is none", "Tokenizer", "tokenizer", |_| {
+        tokenizer_with(|json| json["model"]["type"] = json!("Oracle"))
+    }),
+    ("a template with tokens that it does not define", "Tokenizer", "[CLS]", |_| {
+        tokenizer_with(|json| json["post_processor"]["special_tokens"] = json!({}))
+    }),
+    ("a vocabulary of negative ids", "Tokenizer", "tokenizer", |_| {
+        tokenizer_with(|json| json["model"]["vocab"]["a"] = json!(-4))
+    }),
+    ("a text of 50 MB", "TextTooLong", "limit", |folder| {
+        let encoder = sentences(folder);
+        let options = headrow::SentenceOptions::default().with_too_long(headrow::TooLong::Error);
+        let encoder = {
+            drop(encoder);
+            SentenceEncoder::from_dir_with(folder, &options)?
+        };
+        let mut session = encoder.session(&SessionOptions::default().with_threads(1))?;
+        let text = "a man is eating ".repeat(50 << 16);
+        encoder.embed(&mut session, &[text.as_str()]).map(drop)
+    }),
+    ("ids of words that the model lacks", "TokenId", "id 50", |_| encode(&[1, V as u32], &[2])),
+];
+
+const CALLS: &[Row] = &[
+    ("a sequence without tokens", "EmptySequence", "no tokens", |_| encode(&[1], &[1, 0])),
+    ("lengths that do not add up", "Lengths", "add up", |_| encode(&[1, 2, 3], &[1, 1])),
+    ("lengths that overflow", "Lengths", "add up", |_| encode(&[1], &[usize::MAX, 2])),
+    ("an id of 2^32 - 1", "TokenId", "4294967295", |_| encode(&[u32::MAX], &[1])),
+    ("more tokens than the session has room for", "BatchTooLarge", "tokens", |_| {
+        encode(&[1; 17], &[9, 8])
+    }),
+    ("more sequences than the session has room for", "BatchTooLarge", "sequences", |_| {
+        encode(&[1; 3], &[1, 1, 1])
+    }),
+    ("a sequence beyond the positions", "SequenceTooLong", "limit", |_| {
+        let mut session = session_of("bert", &SessionOptions::default().with_max_tokens(64))?;
+        session.encode(&Batch::one(&[1; 40]), &mut [0.0; 40 * D])
+    }),
+    ("a token type beyond the table", "TokenType", "type 9", |_| {
+        let batch = Batch::one(&[1]).with_token_types(&[9]);
+        session("bert").encode(&batch, &mut [0.0; D])
+    }),
+    ("token types for other ids", "Lengths", "token types", |_| {
+        let batch = Batch::one(&[1, 2]).with_token_types(&[0]);
+        session("bert").encode(&batch, &mut [0.0; 2 * D])
+    }),
+    ("a buffer that is too short", "Buffer", "buffer", |_| {
+        session("bert").encode(&Batch::one(&[1, 2]), &mut [0.0; D])
+    }),
+    ("a head that is not there", "NoHead", "no", |_| {
+        session("gpt2").predict(&Batch::one(&[1]), Head::MaskedLm, &mut [])
+    }),
+    ("vectors for a model of words", "WrongInput", "not", |_| {
+        session("bert").encode(&Batch::vectors(&[0.0; D], &[1]), &mut [0.0; D])
+    }),
+    ("images for a model of words", "WrongInput", "not", |_| {
+        session("bert").encode(&Batch::images(&[0.0; 12], 1), &mut [0.0; D])
+    }),
+    ("no encoder", "NoStack", "encoder", |_| {
+        session("gpt2").encode(&Batch::one(&[1]), &mut [0.0; D])
+    }),
+    ("no decoder", "NoStack", "decoder", |_| session("bert").add().map(drop)),
+    ("a session under a cap", "MemoryCap", "cap", |_| {
+        session_of("gpt2", &SessionOptions::default().with_memory_cap(1000)).map(drop)
+    }),
+    ("a session beyond any memory", "OutOfMemory", "memory", |_| {
+        let options = SessionOptions::default().with_cache_tokens(usize::MAX);
+        session_of("gpt2", &options.with_max_length(20)).map(drop)
+    }),
+    ("an empty chunk", "EmptySequence", "no tokens", |_| extend(&[])),
+    ("an id beyond the vocabulary", "TokenId", "id 77", |_| extend(&[1, 77])),
+    ("a chunk beyond the session's length", "SequenceTooLong", "limit", |_| extend(&[1; 21])),
+    ("a sequence that was removed", "NoSequence", "no such", |_| {
+        let mut session = session("gpt2");
+        let sequence = session.add()?;
+        session.remove(sequence)?;
+        session.extend(&[Chunk::new(sequence, &[1])], Output::None, &mut [])
+    }),
+    ("a sequence twice in a call", "TwiceInCall", "chunk 1", |_| {
+        let mut session = session("gpt2");
+        let chunk = Chunk::new(session.add()?, &[1]);
+        session.extend(&[chunk, chunk], Output::None, &mut [])
+    }),
+    ("a sequence too many", "TooManySequences", "remembers", |_| {
+        let mut session = session("gpt2");
+        (0..9).try_for_each(|_| session.add().map(drop))
+    }),
+    ("a longer past than there is", "Truncate", "first 3", |_| {
+        let mut session = session("gpt2");
+        let sequence = session.add()?;
+        session.truncate(sequence, 3)
+    }),
+    ("a prompt without tokens", "EmptySequence", "no tokens", |_| {
+        generate(&[], &GenerationOptions::default())
+    }),
+    ("a prompt without room behind it", "SequenceTooLong", "limit", |_| {
+        generate(&[1; 20], &GenerationOptions::default())
+    }),
+    ("no new tokens", "GenerationOption", "max_new_tokens", |_| {
+        generate(&[1], &GenerationOptions::default().with_max_new_tokens(0usize))
+    }),
+    ("a beam of nothing", "GenerationOption", "beam.size", |_| {
+        generate(&[1], &GenerationOptions::default().with_strategy(Beam::new(0)))
+    }),
+    ("more answers than beams", "GenerationOption", "beam.n_best", |_| {
+        generate(&[1], &GenerationOptions::default().with_strategy(Beam::new(1).with_n_best(2)))
+    }),
+    ("a temperature that is no number", "GenerationOption", "temperature", |_| {
+        let sampling = Sampling::new(1).with_temperature(f32::NAN);
+        generate(&[1], &GenerationOptions::default().with_strategy(sampling))
+    }),
+    ("stop strings without a detokenizer", "GenerationOption", "stop_strings", |_| {
+        generate(&[1], &GenerationOptions::default().with_stop_strings(["x".to_owned()]))
+    }),
+    ("a forced token that does not exist", "GenerationOption", "forced_first", |_| {
+        generate(&[1], &GenerationOptions::default().with_forced_first(99u32))
+    }),
+    ("nothing that may follow", "NoToken", "no token", |_| {
+        let all: Vec<u32> = (0..V as u32).collect();
+        generate(&[1], &GenerationOptions::default().with_suppressed(all))
+    }),
+];
+
+/// The name of an error's variant.
+fn variant(error: &Error) -> String {
+    match error {
+        // An error about one text of several is the error itself here.
+        Error::Text { source, .. } => variant(source),
+        error => {
+            let debug = format!("{error:?}");
+            debug.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_owned()
+        }
+    }
+}
+
+/// Bytes of the files in a folder.
+fn size(folder: &Path) -> usize {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.metadata().ok()).map(|file| file.len() as usize).sum()
+}
+
+fn refuses(table: &[Row], name: &str) {
+    for (row, &(what, kind, word, attempt)) in table.iter().enumerate() {
+        let folder = Folder::new(&format!("{name}-{row}"));
+        let (result, _, _, peak) = counted(|| attempt(&folder.0));
+        let error = result.expect_err(what);
+        let message = error.to_string();
+        assert_eq!(variant(&error), kind, "{what}: {message}");
+        assert!(message.contains(word), "{what}: {message}");
+        assert!(!message.contains('\n') && message.len() < 4000, "{what}: {message:?}");
+        // What an attempt makes up in memory counts as given.
+        let given = size(&folder.0).max(if what.contains("50 MB") { 50 << 20 } else { 0 });
+        let allowed = ALLOWED.0 * given + ALLOWED.1;
+        assert!(peak <= allowed, "{what}: {peak} bytes at the peak, allowed are {allowed}");
+    }
+}
+
+#[test]
+fn files() {
+    refuses(FILES, "refused-files");
+}
+
+#[test]
+fn shards_and_their_index() {
+    refuses(SHARDS, "refused-shards");
+}
+
+#[test]
+fn configs_and_options() {
+    refuses(CONFIGS, "refused-configs");
+}
+
+#[test]
+fn tokenizers_and_texts() {
+    refuses(TEXTS, "refused-texts");
+}
+
+#[test]
+fn calls() {
+    refuses(CALLS, "refused-calls");
+}
+
+#[cfg(unix)]
+#[test]
+fn pipes_and_unreadable_files_are_refused_without_waiting() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = Folder::new("refused-pipe");
+    let pipe = std::process::Command::new("mkfifo").arg(folder.0.join("config.json")).status();
+    if pipe.is_ok_and(|status| status.success()) {
+        let error = Model::from_dir(&folder.0).unwrap_err().to_string();
+        assert!(error.contains("not a regular file"), "{error}");
+        std::fs::remove_file(folder.0.join("config.json")).unwrap();
+    }
+    put(&folder.0, "config.json", "{}");
+    let locked = std::fs::Permissions::from_mode(0);
+    std::fs::set_permissions(folder.0.join("config.json"), locked).unwrap();
+    // Whoever may read everything reads it, and finds no family in it.
+    match Model::from_dir(&folder.0).unwrap_err() {
+        Error::Io { path, .. } => assert!(path.ends_with("config.json")),
+        error => assert_eq!(variant(&error), "Config", "{error}"),
+    }
+}
