@@ -10,8 +10,8 @@ mod tiny;
 use counting::counted;
 use headrow::generate::{Beam, GenerationOptions, Sampling};
 use headrow::{
-    Batch, Chunk, Error, Head, Isa, LoadOptions, Model, Output, Result, SentenceEncoder, Session,
-    SessionOptions, TextModel, Tokenizer,
+    Batch, Chunk, Error, Head, Isa, LoadOptions, Model, Output, Result, SentenceEncoder,
+    SentenceOptions, Session, SessionOptions, TextModel, Tokenizer, TooLong,
 };
 use serde_json::{Map, Value, json};
 use std::path::Path;
@@ -62,12 +62,6 @@ fn tokenizer_with(change: fn(&mut Value)) -> Result<()> {
     let mut json = tokenizer();
     change(&mut json);
     Tokenizer::from_bytes(json.to_string().as_bytes()).map(drop)
-}
-
-fn sentences(folder: &Path) -> SentenceEncoder {
-    Tiny::new("bert").write(folder);
-    put(folder, "tokenizer.json", tokenizer().to_string());
-    SentenceEncoder::from_dir(folder).unwrap()
 }
 
 fn session_of(family: &str, options: &SessionOptions) -> Result<Session> {
@@ -286,15 +280,11 @@ const TEXTS: &[Row] = &[
         tokenizer_with(|json| json["model"]["vocab"]["a"] = json!(-4))
     }),
     ("a text of 50 MB", "TextTooLong", "limit", |folder| {
-        let encoder = sentences(folder);
-        let options = headrow::SentenceOptions::default().with_too_long(headrow::TooLong::Error);
-        let encoder = {
-            drop(encoder);
-            SentenceEncoder::from_dir_with(folder, &options)?
-        };
-        let mut session = encoder.session(&SessionOptions::default().with_threads(1))?;
-        let text = "a man is eating ".repeat(50 << 16);
-        encoder.embed(&mut session, &[text.as_str()]).map(drop)
+        Tiny::new("bert").write(folder);
+        put(folder, "tokenizer.json", tokenizer().to_string());
+        let options = SentenceOptions::default().with_too_long(TooLong::Error);
+        let encoder = SentenceEncoder::from_dir_with(folder, &options)?;
+        encoder.embed(["a man is eating ".repeat(50 << 16).as_str()]).map(drop)
     }),
     ("ids of words that the model lacks", "TokenId", "id 50", |_| encode(&[1, V as u32], &[2])),
 ];
