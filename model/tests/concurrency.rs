@@ -237,20 +237,27 @@ fn a_session_is_dropped_while_another_thread_cancels_it() {
     let model = seeded.model();
     let cancel = Cancel::new();
     let done = AtomicBool::new(false);
-    std::thread::scope(|scope| {
+    let extended: Vec<_> = std::thread::scope(|scope| {
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
                 cancel.cancel();
             }
         });
-        for threads in [1, 3].into_iter().cycle().take(40) {
-            let mut session = Session::new(&model, &sizes().with_threads(threads)).unwrap();
-            session.set_cancel(Some(cancel.clone()));
-            let sequence = session.add().unwrap();
-            let chunks = [Chunk::new(sequence, &[1; 100])];
-            let extended = session.extend(&chunks, Output::None, &mut []);
-            assert!(matches!(extended, Err(Error::Cancelled)));
+        while !cancel.is_cancelled() {
+            std::thread::yield_now();
         }
+        let extend = |threads| {
+            let mut session = Session::new(&model, &sizes().with_threads(threads))?;
+            session.set_cancel(Some(cancel.clone()));
+            let sequence = session.add()?;
+            session.extend(&[Chunk::new(sequence, &[1; 100])], Output::None, &mut [])
+        };
+        let extended = [1, 3].into_iter().cycle().take(40).map(extend).collect();
+        // Nothing above panics: the other thread would never end then.
         done.store(true, Ordering::Relaxed);
+        extended
     });
+    for result in extended {
+        assert!(matches!(result, Err(Error::Cancelled)), "{result:?}");
+    }
 }

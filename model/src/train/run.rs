@@ -80,12 +80,15 @@ struct Progress {
     in_vain: u64,
 }
 
-/// Some steps.
+/// Some steps, and the rate and the norm of the last of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 struct Stretch {
     steps: u64,
     loss: Loss,
     seconds: f64,
+    rate: f64,
+    norm: f64,
 }
 
 /// What a checkpoint of a run has beside a trainer's.
@@ -139,8 +142,6 @@ pub struct Run<'a> {
     aside: Vec<(PathBuf, Aside)>,
     /// Open while the run trains.
     log: Option<MetricsLog>,
-    /// The last line about a step.
-    last: Option<StepReport>,
 }
 
 impl<'a> Run<'a> {
@@ -177,7 +178,6 @@ impl<'a> Run<'a> {
             resumed: false,
             aside: Vec::new(),
             log: None,
-            last: None,
         })
     }
 
@@ -276,24 +276,22 @@ impl<'a> Run<'a> {
         untold.steps += 1;
         untold.loss += report.loss;
         untold.seconds += report.seconds;
-        self.last = Some(report);
+        (untold.rate, untold.norm) = (report.rate, report.norm);
         Ok(report)
     }
 
     /// Writes the line about the steps since the last one.
     fn tell(&mut self, watch: Watch<'_>) -> Result<()> {
-        let (Some(last), untold) = (&self.last, std::mem::take(&mut self.progress.untold)) else {
-            return Ok(());
-        };
+        let untold = std::mem::take(&mut self.progress.untold);
         let line = LogLine::Train(TrainLine {
-            step: last.step,
+            step: self.trainer.steps(),
             epoch: self.progress.epoch,
             loss: untold.loss.mean(),
             nll: untold.loss.mean_nll(),
             accuracy: untold.loss.accuracy(),
             tokens: self.progress.tokens,
-            rate: last.rate,
-            norm: last.norm,
+            rate: untold.rate,
+            norm: untold.norm,
             tokens_per_second: untold.loss.tokens as f64 / untold.seconds,
             seconds: self.progress.seconds,
         });
