@@ -33,9 +33,9 @@
 //! // Transformer(XP) = Transformer(X)P, but for the rounding of sums in another order.
 //! let x = Columns::from_fn(3, 4, |i, j| (i + 2 * j) as f32 / 4.0);
 //! let order = [2, 0, 3, 1];
-//! let (before, after) = (x.permuted(&order), transformer.forward(&x)?.permuted(&order));
-//! let differences = transformer.forward(&before)?.differences(&after);
-//! assert!(differences.fold(0.0, f32::max) < 1e-5);
+//! let before = transformer.forward(&x.permuted(&order))?;
+//! let after = transformer.forward(&x)?.permuted(&order);
+//! assert!(before.differences(&after).fold(0.0, f32::max) < 1e-5);
 //! # Ok::<(), headrow::Error>(())
 //! ```
 
