@@ -7,7 +7,6 @@
 mod general;
 #[path = "support/random_models.rs"]
 mod random_models;
-#[allow(dead_code, reason = "other tests use all of it")]
 #[path = "support/tiny.rs"]
 mod tiny;
 

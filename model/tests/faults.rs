@@ -7,7 +7,6 @@ mod general;
 mod random_models;
 #[path = "support/refusing.rs"]
 mod refusing;
-#[allow(dead_code, reason = "other tests use all of it")]
 #[path = "support/tiny.rs"]
 mod tiny;
 

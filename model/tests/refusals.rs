@@ -461,7 +461,7 @@ fn pipes_and_unreadable_files_are_refused_without_waiting() {
         std::fs::remove_file(folder.0.join("config.json")).unwrap();
     }
     put(&folder.0, "config.json", "{}");
-    let locked = std::fs::Permissions::from_mode(0);
+    let locked = std::fs::Permissions::from_mode(0o000);
     std::fs::set_permissions(folder.0.join("config.json"), locked).unwrap();
     // Whoever may read everything reads it, and finds no family in it.
     match Model::from_dir(&folder.0).unwrap_err() {
