@@ -197,11 +197,11 @@ fn power(x: &f64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// The points of the line of this colour.
-    fn polyline(svg: &str, color: &str) -> Vec<(f64, f64)> {
+    pub(crate) fn polyline(svg: &str, color: &str) -> Vec<(f64, f64)> {
         let of_color = |line: &&str| line.contains("<polyline") && line.contains(color);
         let line = svg.lines().find(of_color).unwrap();
         let points = line.split("points=\"").nth(1).unwrap().split('"').next().unwrap();

@@ -31,6 +31,7 @@ pub fn loss_curve(title: &str, records: &[LogLine]) -> Result<String> {
 mod tests {
     use super::super::log::{TrainLine, ValidationLine};
     use super::*;
+    use crate::chart::tests::polyline;
     use crate::error::Error;
 
     fn train(step: u64, loss: f64) -> LogLine {
@@ -39,18 +40,6 @@ mod tests {
 
     fn validation(step: u64, loss: f64) -> LogLine {
         LogLine::Validation(ValidationLine { step, loss, ..ValidationLine::default() })
-    }
-
-    /// The points of the line of this colour.
-    fn polyline(svg: &str, color: &str) -> Vec<(f64, f64)> {
-        let of_color = |line: &&str| line.contains("<polyline") && line.contains(color);
-        let line = svg.lines().find(of_color).unwrap();
-        let points = line.split("points=\"").nth(1).unwrap().split('"').next().unwrap();
-        let points = points.split_whitespace().map(|point| {
-            let (x, y) = point.split_once(',').unwrap();
-            (x.parse().unwrap(), y.parse().unwrap())
-        });
-        points.collect()
     }
 
     #[test]
