@@ -51,6 +51,47 @@ fn add_up(memory: &[f32]) {
     black_box(sums);
 }
 
+/// Adds up `memory` as `streams` parts of it side by side, which keeps more of it on its way than one part after the other.
+///
+/// # Panics
+/// When `streams` is none of 1, 2, 4, 8, 16.
+pub fn read_streams(memory: &[f32], streams: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if Isa::Avx2.is_available() {
+        // SAFETY: as asked.
+        return unsafe { x86::read_streams_256(memory, streams) };
+    }
+    add_up_streams(memory, streams);
+}
+
+#[inline(always)]
+fn add_up_streams(memory: &[f32], streams: usize) {
+    match streams {
+        1 => side_by_side::<1>(memory),
+        2 => side_by_side::<2>(memory),
+        4 => side_by_side::<4>(memory),
+        8 => side_by_side::<8>(memory),
+        16 => side_by_side::<16>(memory),
+        _ => panic!("{streams} streams"),
+    }
+}
+
+/// Blocks of 64 values, one of each part in turn.
+#[inline(always)]
+fn side_by_side<const PARTS: usize>(memory: &[f32]) {
+    let blocks = memory.as_chunks::<64>().0;
+    let each = blocks.len() / PARTS;
+    let parts: [&[[f32; 64]]; PARTS] =
+        std::array::from_fn(|part| &blocks[part * each..(part + 1) * each]);
+    let mut sums = [0.0f32; 64];
+    for i in 0..each {
+        for part in parts {
+            sums.iter_mut().zip(&part[i]).for_each(|(sum, x)| *sum += x);
+        }
+    }
+    black_box(sums);
+}
+
 fn scalar() -> usize {
     let mut sums = std::hint::black_box([1.0f32; 8]);
     let (x, y) = std::hint::black_box((0.999_f32, 0.001_f32));
@@ -70,6 +111,15 @@ mod x86 {
     #[target_feature(enable = "avx2")]
     pub(super) unsafe fn read_256(memory: &[f32]) {
         super::add_up(memory);
+    }
+
+    /// See [`super::read_streams`].
+    ///
+    /// # Safety
+    /// Needs AVX2.
+    #[target_feature(enable = "avx2")]
+    pub(super) unsafe fn read_streams_256(memory: &[f32], streams: usize) {
+        super::add_up_streams(memory, streams);
     }
 
     use super::STEPS;

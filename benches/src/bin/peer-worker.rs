@@ -1,27 +1,23 @@
 //! Headrow as one of several contenders that a driver times in turns: `peer-worker THREADS`.
 //!
-//! One JSON object per line on stdin, one answer per line on stdout.
+//! One JSON object per line on stdin, one answer per line on stdout. Folders of models lie in `models` under the path in
+//! `PEERS_HOME`; the cases are those of [`headrow_benches::cases`].
 //!
-//! - `{"op":"prepare","model":"minilm","case":"enc:1x128"}` loads the folder `models/minilm` under the path in
-//!   `PEERS_HOME`, when the model changes, and answers `{"ok":1}` or `{"error":"…"}`.
+//! - `{"op":"prepare","model":"minilm","case":"enc:1x128"}` loads the folder `minilm`, when the model changes, and
+//!   answers `{"ok":1}` or `{"error":"…"}`.
 //! - `{"model":…,"case":…,"budget":0.5,"min_reps":2}` warms up, repeats the call until both are over,
 //!   and answers `{"ns":[…]}`, one time per call.
-//!
-//! Cases, all of B sequences of the same ids each: `enc:BxS` is the last hidden state of S tokens; `prefill:BxS` the likeliest
-//! word after a prompt of S; `decode:BxC` a time per step, 32 greedy ones after an untimed prompt of C; `s2s:BxK` a
-//! translation of 32 tokens into exactly 32, greedy for K = 1, else with a beam of K and the length penalty L^0.6.
+//! - `{"op":"output","model":…,"case":…,"file":"…"}` calls once, writes what came of it to the file, f32 or u32 in
+//!   little endian, and answers `{"ok":1}`.
 
-use headrow::generate::{Beam, GenerationOptions, LengthPenalty, StepModel, Strategy};
-use headrow::{Batch, Chunk, Model, Output, Sequence, Session, SessionOptions};
+use headrow::Model;
+use headrow_benches::cases::{Case, Outcome, Result, timed};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
-use std::error::Error;
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-type Result<T> = std::result::Result<T, Box<dyn Error>>;
+use std::time::Duration;
 
 #[derive(Deserialize)]
 struct Request {
@@ -36,6 +32,7 @@ struct Request {
     max_reps: usize,
     #[serde(default = "default_warm")]
     warm: usize,
+    file: Option<PathBuf>,
 }
 
 fn default_max_reps() -> usize {
@@ -54,154 +51,6 @@ enum Answer {
     Error { error: String },
 }
 
-/// Steps of a decoding case.
-const STEPS: usize = 32;
-/// Tokens of a source, and of its translation.
-const TRANSLATED: usize = 32;
-
-/// What a call does.
-#[derive(Clone, Copy, PartialEq)]
-enum Kind {
-    Encode,
-    Prefill,
-    Decode,
-    /// With a beam of so many.
-    Translate(usize),
-}
-
-/// A batch of equal sequences, and where its result goes.
-struct Case {
-    kind: Kind,
-    ids: Vec<u32>,
-    lengths: Vec<usize>,
-    out: Vec<f32>,
-    session: Session,
-}
-
-impl Case {
-    fn new(model: &Arc<Model>, case: &str, threads: usize) -> Result<Case> {
-        let unknown = || format!("no case of ours: {case}");
-        let (word, shape) = case.split_once(':').ok_or_else(unknown)?;
-        let (batch, size) = shape.split_once('x').ok_or_else(unknown)?;
-        let (batch, size): (usize, usize) = (batch.parse()?, size.parse()?);
-        let (kind, length) = match word {
-            "enc" => (Kind::Encode, size),
-            "prefill" => (Kind::Prefill, size),
-            "decode" => (Kind::Decode, size),
-            "s2s" => (Kind::Translate(size), TRANSLATED),
-            _ => return Err(unknown().into()),
-        };
-        let config = model.config();
-        // A vocabulary whose last id is padding counts without it.
-        let padding = config.special.padding == u32::try_from(config.vocabulary() - 1).ok();
-        let vocabulary = config.vocabulary() - usize::from(padding);
-        let tokens = batch * length;
-        let ids = (0..tokens).map(|i| ((i * 7919 + 13) % (vocabulary - 100) + 50) as u32).collect();
-        let options = SessionOptions::default().with_threads(threads);
-        let (options, width) = match kind {
-            Kind::Encode => (options.with_max_tokens(tokens), tokens * config.d_model),
-            Kind::Prefill | Kind::Decode => {
-                let longest = length + STEPS;
-                let cached = batch * longest.next_multiple_of(64);
-                let options = options.with_max_length(longest).with_cache_tokens(cached);
-                (options.with_max_tokens(tokens.min(512)), batch * config.vocabulary())
-            }
-            Kind::Translate(beam) => {
-                let cached = (batch * beam * 2) * TRANSLATED.next_multiple_of(64);
-                let options = options.with_max_length(TRANSLATED + 1).with_cache_tokens(cached);
-                let sources = batch * TRANSLATED.next_multiple_of(64);
-                (options.with_max_tokens(tokens.max(batch * beam)).with_source_tokens(sources), 0)
-            }
-        };
-        let most = match kind {
-            Kind::Translate(beam) => batch * beam,
-            _ => batch,
-        };
-        let session = Session::new(model, &options.with_max_sequences(most))?;
-        Ok(Case { kind, ids, lengths: vec![length; batch], out: vec![0.0; width], session })
-    }
-
-    /// One call; the times of its parts where they count one by one.
-    fn call(&mut self, ns: &mut Vec<u64>) -> Result<()> {
-        let start = Instant::now();
-        match self.kind {
-            Kind::Encode => {
-                let batch = Batch::ragged(&self.ids, &self.lengths);
-                self.session.encode(&batch, &mut self.out)?;
-            }
-            Kind::Prefill => {
-                let (sequences, next) = self.prefill()?;
-                std::hint::black_box(next);
-                self.remove(&sequences)?;
-            }
-            Kind::Decode => return self.decode(ns),
-            Kind::Translate(beam) => self.translate(beam)?,
-        }
-        ns.push(u64::try_from(start.elapsed().as_nanos())?);
-        Ok(())
-    }
-
-    fn prefill(&mut self) -> Result<(Vec<Sequence>, Vec<u32>)> {
-        let added = self.lengths.iter().map(|_| self.session.add());
-        let sequences = added.collect::<headrow::Result<Vec<Sequence>>>()?;
-        let prompts = self.ids.chunks(self.lengths[0]);
-        let chunks: Vec<Chunk<'_>> = sequences
-            .iter()
-            .zip(prompts)
-            .map(|(&sequence, ids)| Chunk::new(sequence, ids))
-            .collect();
-        self.session.extend(&chunks, Output::LastLogits, &mut self.out)?;
-        let next = likeliest(&self.out, sequences.len());
-        Ok((sequences, next))
-    }
-
-    fn decode(&mut self, ns: &mut Vec<u64>) -> Result<()> {
-        let (sequences, mut next) = self.prefill()?;
-        for _ in 0..STEPS {
-            let start = Instant::now();
-            self.session.step(&sequences, &next, &mut self.out)?;
-            next = likeliest(&self.out, sequences.len());
-            ns.push(u64::try_from(start.elapsed().as_nanos())?);
-        }
-        self.remove(&sequences)
-    }
-
-    fn translate(&mut self, beam: usize) -> Result<()> {
-        let options = GenerationOptions::default()
-            .with_max_new_tokens(TRANSLATED)
-            .with_min_new_tokens(TRANSLATED);
-        let average = LengthPenalty::Average { alpha: 0.6 };
-        let options = match beam {
-            1 => options,
-            _ => {
-                options.with_strategy(Strategy::Beam(Beam::new(beam).with_length_penalty(average)))
-            }
-        };
-        let sources = Batch::ragged(&self.ids, &self.lengths);
-        let generated = self.session.generate_from(&sources, &options, &mut ())?;
-        for request in &generated {
-            if request.best().tokens.len() != TRANSLATED {
-                return Err(format!("{} tokens came", request.best().tokens.len()).into());
-            }
-        }
-        Ok(())
-    }
-
-    fn remove(&mut self, sequences: &[Sequence]) -> Result<()> {
-        sequences.iter().try_for_each(|&sequence| self.session.remove(sequence))?;
-        Ok(())
-    }
-}
-
-/// The likeliest word of each of `rows` rows of scores.
-fn likeliest(logits: &[f32], rows: usize) -> Vec<u32> {
-    let best = |row: &[f32]| {
-        let larger = |best: usize, i: usize| if row[i] > row[best] { i } else { best };
-        (0..row.len()).fold(0, larger) as u32
-    };
-    logits.chunks(logits.len() / rows).map(best).collect()
-}
-
 /// The loaded model and the cases prepared for it.
 struct Worker {
     home: PathBuf,
@@ -217,16 +66,20 @@ impl Worker {
             return Ok(Answer::Ready { ok: 1 });
         }
         let case = self.cases.get_mut(&request.case).ok_or("this case was not prepared")?;
+        if request.op.as_deref() == Some("output") {
+            case.call(&mut Vec::new())?;
+            let bytes: Vec<u8> = match case.outcome() {
+                Outcome::Values(values) => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
+                Outcome::Tokens(tokens) => tokens.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            };
+            std::fs::write(request.file.as_ref().ok_or("no file is named")?, bytes)?;
+            return Ok(Answer::Ready { ok: 1 });
+        }
         for _ in 0..request.warm {
             case.call(&mut Vec::new())?;
         }
         let budget = Duration::from_secs_f64(request.budget);
-        let (started, mut ns, mut calls) = (Instant::now(), Vec::new(), 0);
-        while calls < request.max_reps && (calls < request.min_reps || started.elapsed() < budget) {
-            case.call(&mut ns)?;
-            calls += 1;
-        }
-        Ok(Answer::Times { ns })
+        Ok(Answer::Times { ns: timed(case, budget, request.min_reps, request.max_reps)? })
     }
 
     fn prepare(&mut self, request: &Request) -> Result<()> {

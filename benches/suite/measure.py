@@ -1,0 +1,161 @@
+"""Contenders in turns: processes on one line protocol, timed by themselves.
+
+The protocol is that of benches/src/bin/peer-worker.rs. Whoever is not at work is stopped (SIGSTOP), so that no helper of
+one contender that still spins for work takes a core from another.
+"""
+
+import array
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+
+class Failed(Exception):
+    """A contender cannot do what was asked."""
+
+
+class Contender:
+    """A process on the protocol; `environment` is added to this one's."""
+
+    def __init__(self, name, command, environment, cwd=None, log=None, cpus=None):
+        self.name = name
+        keep = {k: v for k, v in os.environ.items() if not k.startswith("OPENBLAS_")}
+        pin = (lambda: os.sched_setaffinity(0, cpus)) if cpus else None
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+            env={**keep, **environment}, cwd=cwd, preexec_fn=pin)
+
+    def send(self, **request):
+        self._signal(signal.SIGCONT)
+        try:
+            self.process.stdin.write(json.dumps(request) + "\n")
+            self.process.stdin.flush()
+        except OSError as error:
+            raise Failed(f"ended: {error}") from error
+
+    def receive(self):
+        line = self.process.stdout.readline()
+        if not line:
+            raise Failed(f"ended with {self.process.wait()}")
+        self._signal(signal.SIGSTOP)
+        answer = json.loads(line)
+        if "error" in answer:
+            raise Failed(answer["error"])
+        return answer
+
+    def ask(self, **request):
+        self.send(**request)
+        return self.receive()
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+    def _signal(self, number):
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+
+
+def percentile(ordered, tenths):
+    """Nearest rank: of n times in order the one numbered ⌈tenths/1000 · n⌉."""
+    rank = -(-tenths * len(ordered) // 1000)
+    return ordered[max(rank, 1) - 1]
+
+
+def summary(nanoseconds):
+    """Milliseconds. With fewer than 100 calls p99 is the longest, with fewer than 1000 p99.9."""
+    ordered = sorted(nanoseconds)
+    row = {"calls": len(ordered), "min": ordered[0], "max": ordered[-1]}
+    for name, tenths in (("p50", 500), ("p90", 900), ("p99", 990), ("p99.9", 999)):
+        row[name] = percentile(ordered, tenths)
+    return {name: value if name == "calls" else value / 1e6 for name, value in row.items()}
+
+
+def compare(kind, ours, theirs):
+    """How far two contenders' outcomes (bytes) lie apart."""
+    if len(ours) != len(theirs):
+        return {"same": False, "why": f"{len(theirs)} bytes against {len(ours)}"}
+    if kind in ("enc", "prefill"):
+        a, b = values("f", ours), values("f", theirs)
+        scale = max(map(abs, a))
+        # A comparison with NaN is false, so a NaN anywhere must show.
+        apart = max(abs(x - y) if x == x and y == y else float("inf") for x, y in zip(a, b))
+        return {"same": apart <= 1e-3 * scale, "apart": apart, "scale": scale}
+    a, b = values("I", ours), values("I", theirs)
+    equal = sum(x == y for x, y in zip(a, b))
+    return {"same": equal == len(a), "equal": equal, "of": len(a)}
+
+
+def values(code, data):
+    numbers = array.array(code)
+    numbers.frombytes(data)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
+
+
+def prepare(contenders, model, cases, skipped):
+    """All load at once; who cannot do a case is named in `skipped[case]`."""
+    ready = {}
+    for case in cases:
+        asked = [c for c in contenders if attempt(c, skipped, case, c.send, op="prepare", model=model, case=case)]
+        ready[case] = [c for c in asked if attempt(c, skipped, case, c.receive)]
+    return ready
+
+
+def attempt(contender, skipped, case, call, **request):
+    try:
+        call(**request)
+    except Failed as error:
+        skipped.setdefault(case, {})[contender.name] = str(error)[:300]
+        return False
+    return True
+
+
+def outcomes(contenders, model, case, folder, skipped):
+    """A call of each, the first being ours: {name: comparison with ours}, and the seconds of the calls by name."""
+    kind, compared, seconds, ours = case.partition(":")[0], {}, {}, None
+    for contender in contenders:
+        file = pathlib.Path(folder) / f"outcome-{contender.name}"
+        started = time.monotonic()
+        if not attempt(contender, skipped, case, contender.ask, op="output", model=model, case=case, file=str(file)):
+            continue
+        seconds[contender.name] = time.monotonic() - started
+        data = file.read_bytes()
+        file.unlink()
+        if ours is None:
+            ours = data
+        else:
+            compared[contender.name] = compare(kind, ours, data)
+    return compared, seconds
+
+
+def race(contenders, model, case, seconds, budget, rounds, skipped):
+    """Turns until the budget (in seconds, of all together) is over, two at least: {name: nanoseconds}.
+
+    `seconds` is what a call of each took. The order turns by one each round, so that nobody always follows the same one.
+    """
+    times = {c.name: [] for c in contenders}
+    slice_ = budget / rounds / len(contenders)
+    end = time.monotonic() + budget
+    for turn in range(rounds):
+        if turn >= 2 and time.monotonic() > end:
+            break
+        at = turn % len(contenders)
+        for contender in contenders[at:] + contenders[:at]:
+            # What was stopped for a while finds caches cold: short calls warm up untimed.
+            call = seconds[contender.name]
+            warm = 3 if call < 0.005 else 1 if call < slice_ / 4 else 0
+            request = {"model": model, "case": case, "budget": slice_, "min_reps": 1, "warm": warm}
+            try:
+                times[contender.name] += contender.ask(**request)["ns"]
+            except Failed as error:
+                skipped.setdefault(case, {})[contender.name] = str(error)[:300]
+    return {name: ns for name, ns in times.items() if ns}
