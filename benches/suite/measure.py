@@ -102,21 +102,22 @@ def values(code, data):
 
 
 def prepare(contenders, model, cases, skipped):
-    """All load at once; who cannot do a case is named in `skipped[case]`."""
+    """All load at once; who cannot do a case is named in `skipped[case]`. Case → those who can."""
     ready = {}
     for case in cases:
-        asked = [c for c in contenders if attempt(c, skipped, case, c.send, op="prepare", model=model, case=case)]
-        ready[case] = [c for c in asked if attempt(c, skipped, case, c.receive)]
+        request = {"op": "prepare", "model": model, "case": case}
+        asked = [c for c in contenders if attempt(c, case, skipped, lambda c: c.send(**request))]
+        ready[case] = [c for c in asked if attempt(c, case, skipped, Contender.receive)]
     return ready
 
 
-def attempt(contender, skipped, case, call, **request):
+def attempt(contender, case, skipped, call):
+    """What the call gives; `None` where it failed, which is written down."""
     try:
-        call(**request)
+        return call(contender) or True
     except Failed as error:
         skipped.setdefault(case, {})[contender.name] = str(error)[:300]
-        return False
-    return True
+        return None
 
 
 def outcomes(contenders, model, case, folder, skipped):
@@ -124,8 +125,9 @@ def outcomes(contenders, model, case, folder, skipped):
     kind, compared, seconds, ours = case.partition(":")[0], {}, {}, None
     for contender in contenders:
         file = pathlib.Path(folder) / f"outcome-{contender.name}"
+        request = {"op": "output", "model": model, "case": case, "file": str(file)}
         started = time.monotonic()
-        if not attempt(contender, skipped, case, contender.ask, op="output", model=model, case=case, file=str(file)):
+        if not attempt(contender, case, skipped, lambda c: c.ask(**request)):
             continue
         seconds[contender.name] = time.monotonic() - started
         data = file.read_bytes()
@@ -154,8 +156,6 @@ def race(contenders, model, case, seconds, budget, rounds, skipped):
             call = seconds[contender.name]
             warm = 3 if call < 0.005 else 1 if call < slice_ / 4 else 0
             request = {"model": model, "case": case, "budget": slice_, "min_reps": 1, "warm": warm}
-            try:
-                times[contender.name] += contender.ask(**request)["ns"]
-            except Failed as error:
-                skipped.setdefault(case, {})[contender.name] = str(error)[:300]
+            answer = attempt(contender, case, skipped, lambda c: c.ask(**request))
+            times[contender.name] += answer["ns"] if answer else []
     return {name: ns for name, ns in times.items() if ns}

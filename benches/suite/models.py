@@ -48,7 +48,7 @@ CONFIGS = {
 
 
 def tensors(config):
-    """(name, shape, outputs last) of every tensor."""
+    """(name, shape) of every tensor."""
     return {"bert": bert, "gpt2": gpt2, "llama": llama, "marian": marian}[config["model_type"]](config)
 
 

@@ -1,0 +1,284 @@
+#!/usr/bin/env python3
+"""Whole models beside their peers on this machine, in one command:
+
+    python3 benches/run.py            all usual cells, 1 and 2 threads; a first run also builds and installs
+    python3 benches/run.py --quick    MiniLM alone, in a minute or two
+
+Makes a virtual environment with the peers (or takes --venv), builds our worker and candle's, makes seeded models where
+--models has none, exports them to the peers' formats, measures contenders in turns between measurements of the machine's
+limits, compares what they came to, and writes run.json, run.md and SVG drawings. Only Python's own library is needed. What cannot be
+had is named and skipped.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+
+from suite import cells, measure, plots, report
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent
+CANDLE = HERE / "peers" / "candle"
+# What exporting needs, then each peer.
+PACKAGES = {
+    "export": ["numpy==2.4.6", "torch==2.15.0", "transformers==5.24.0", "safetensors==0.8.0", "onnx==1.23.2"],
+    "onnxruntime": ["onnxruntime==1.32.0"],
+    "openvino": ["openvino==2026.4.1"],
+    "ctranslate2": ["ctranslate2==4.8.5"],
+}
+PEERS = ["onnxruntime", "openvino", "ctranslate2", "torch", "candle"]
+EXPORTED = {
+    "onnxruntime": set(cells.ALL) - {"transformer-base"},
+    "openvino": set(cells.ALL) - {"transformer-base"},
+    "ctranslate2": set(cells.ALL),
+}
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--home", type=pathlib.Path, default=ROOT / "target" / "peers", help="models, exports and the environment")
+    parser.add_argument("--models", type=pathlib.Path, help="folder of Hugging Face folders to take instead of seeded ones")
+    parser.add_argument("--venv", type=pathlib.Path, help="an environment that is there already")
+    parser.add_argument("--out", type=pathlib.Path, help="where the report goes (HOME/report)")
+    parser.add_argument("--quick", action="store_true", help="MiniLM alone, two minutes")
+    parser.add_argument("--all", action="store_true", help="the longest cells too")
+    parser.add_argument("--cases", type=lambda t: t.split(","), help="MODEL or MODEL/CASE, with commas")
+    parser.add_argument("--peers", type=lambda t: [p for p in t.split(",") if p], default=PEERS, help=",".join(PEERS))
+    parser.add_argument("--threads", type=lambda t: [int(n) for n in t.split(",")], default=[1, 2])
+    parser.add_argument("--minutes", type=float, help="of measuring (14, or 2 with --quick)")
+    parser.add_argument("--rounds", type=int, default=6, help="turns of each contender in a cell")
+    parser.add_argument("--pin", action="store_true", help="as many processors to each contender as it has threads")
+    parser.add_argument("--prepare-only", action="store_true", help="install, build and export, and measure nothing")
+    options = parser.parse_args()
+    options.home = options.home.resolve()
+    options.out = (options.out or options.home / "report").resolve()
+    options.minutes = options.minutes or (2 if options.quick else 14)
+    unknown = set(options.peers) - set(PEERS)
+    if unknown:
+        parser.error(f"no peer {', '.join(sorted(unknown))}: there are {', '.join(PEERS)}")
+    return options
+
+
+def say(text):
+    print(text, flush=True)
+
+
+def command(arguments, **options):
+    """Runs it; its last words where it fails, else `None`."""
+    done = subprocess.run([str(a) for a in arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+    if done.returncode == 0:
+        return None
+    return (done.stdout.strip().splitlines() or [f"ended with {done.returncode}"])[-1][:300]
+
+
+def environment(options, absent):
+    """The interpreter of the peers' environment, made where there is none; `None` when that fails."""
+    folder = (options.venv or options.home / "venv").resolve()
+    python = folder / "bin" / "python"
+    if options.venv is None and not python.exists():
+        say(f"making {folder}")
+        failed = command([sys.executable, "-m", "venv", folder])
+        for group in ["export", *options.peers]:
+            if failed is None and group in PACKAGES:
+                say(f"installing {' '.join(PACKAGES[group])}")
+                missing = command([python, "-m", "pip", "install", "-q", *PACKAGES[group]])
+                if missing:
+                    say(f"  {group}: {missing}")
+    if not python.exists():
+        for peer in options.peers:
+            if peer != "candle":
+                absent[peer] = f"no environment {folder}"
+        return None
+    return python
+
+
+def build(options, absent):
+    """Our programs and candle's; the folder of ours."""
+    say("building")
+    programs = ["--bin", "peer-worker", "--bin", "limits"]
+    failed = command(["cargo", "build", "--release", "-p", "headrow-benches", *programs], cwd=ROOT)
+    if failed:
+        sys.exit(f"cargo build: {failed}")
+    if "candle" in options.peers:
+        failed = command(["cargo", "build", "--release"], cwd=CANDLE)
+        if failed:
+            absent["candle"] = failed
+    target = os.environ.get("CARGO_TARGET_DIR")
+    return (pathlib.Path(target).resolve() if target else ROOT / "target") / "release"
+
+
+def candle_program():
+    target = os.environ.get("CARGO_TARGET_DIR")
+    return (pathlib.Path(target).resolve() if target else CANDLE / "target") / "release" / "candle-worker"
+
+
+def folders(options, wanted, python):
+    """HOME/models with every model wanted: given, there already, or seeded."""
+    home = options.home / "models"
+    home.mkdir(parents=True, exist_ok=True)
+    for model in wanted:
+        given = options.models and options.models.resolve() / model
+        if given and given.exists():
+            if (home / model).is_symlink():
+                (home / model).unlink()
+            if not (home / model).exists():
+                (home / model).symlink_to(given)
+        if not (home / model / "model.safetensors").exists():
+            say(f"seeding {model}")
+            failed = command([python or sys.executable, "-m", "suite.models", home, model], cwd=HERE)
+            if failed:
+                sys.exit(f"{model}: {failed}; give a folder with --models")
+
+
+def exports(options, wanted, python):
+    """What is not there yet, or older than its model. A failure shows when the peer is asked for the model."""
+    for peer in options.peers:
+        for model in wanted if python else []:
+            made = options.home / "exports" / peer / model
+            source = options.home / "models" / model / "model.safetensors"
+            if model not in EXPORTED.get(peer, ()):
+                continue
+            if made.exists() and made.stat().st_mtime >= source.stat().st_mtime:
+                continue
+            say(f"exporting {model} to {peer}")
+            places = options.home / "models", options.home / "exports"
+            failed = command([python, "-m", "suite.export", peer, *places, model], cwd=HERE)
+            if failed:
+                say(f"  {failed}")
+
+
+def versions(options, python):
+    """Of everything that takes part."""
+    def output(*arguments):
+        done = subprocess.run([str(a) for a in arguments], capture_output=True, text=True, cwd=ROOT)
+        return done.stdout.strip() if done.returncode == 0 else "unknown"
+
+    found = {"Headrow": output("git", "describe", "--always", "--dirty"), "rustc": output("rustc", "--version").split(" ")[1:2]}
+    found["rustc"] = (found["rustc"] or ["unknown"])[0]
+    for peer in options.peers:
+        if peer == "candle":
+            lock = (CANDLE / "Cargo.lock").read_text()
+            found[peer] = lock.split('name = "candle-core"\nversion = "')[1].split('"')[0]
+        elif python:
+            found[peer] = output(python, "-c", f"import importlib.metadata as m; print(m.version('{peer}'))")
+    return found
+
+
+def contenders(options, threads, programs, python, absent, log):
+    """A process for each, ours first."""
+    cpus = sorted(os.sched_getaffinity(0))[:threads] if options.pin else None
+    quiet = {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false", "PEERS_HOME": str(options.home)}
+    started = [measure.Contender("headrow", [programs / "peer-worker", str(threads)], quiet, log=log, cpus=cpus)]
+    for peer in options.peers:
+        if peer in absent:
+            continue
+        own = [candle_program(), str(threads)]
+        line = own if peer == "candle" else [python, "-m", "suite.peers", peer, str(threads), options.home]
+        started.append(measure.Contender(peer, [str(a) for a in line], quiet, cwd=HERE, log=log, cpus=cpus))
+    return started
+
+
+def limits(programs, threads):
+    line = subprocess.run([programs / "limits", "--threads", str(threads), "--rounds", "5"], capture_output=True, text=True, check=True)
+    return json.loads(line.stdout)
+
+
+def cell(model, case, threads, shape, measured, found, compared, skipped):
+    """The record of a cell."""
+    flops, size = cells.work(shape, case)
+    record = {"model": model, "case": case, "threads": threads, "limits": measured,
+              "bound": cells.bound(shape, case, measured), "gflop": flops / 1e9, "intensity": flops / size,
+              "results": [{"peer": name, **measure.summary(ns)} for name, ns in found.items()],
+              "agreement": compared, "skipped": skipped.get(case, {})}
+    return report.finish(record)
+
+
+def group(options, model, cases, threads, started, measured, shares):
+    """All cells of a model at a number of threads."""
+    skipped, records = {}, []
+    shape = cells.Shape.of(options.home / "models" / model)
+    ready = measure.prepare(started, model, cases, skipped)
+    for case in cases:
+        if not ready[case] or ready[case][0].name != "headrow":
+            sys.exit(f"{model} {case}: {skipped[case]['headrow']}")
+        with tempfile.TemporaryDirectory() as folder:
+            compared, seconds = measure.outcomes(ready[case], model, case, folder, skipped)
+        able = [c for c in ready[case] if c.name in seconds]
+        found = measure.race(able, model, case, seconds, next(shares), options.rounds, skipped)
+        records.append(cell(model, case, threads, shape, measured, found, compared, skipped))
+        last = records[-1]
+        ours = next((r for r in last["results"] if r["peer"] == "headrow"), None)
+        say(f"{model} {case} {threads}T: {ours['p50']:.3f} ms, {100 * last['reached']:.0f} % of the bound, "
+            f"{last.get('best_peer')} x{last.get('ahead_p50', 0):.2f}" if ours else f"{model} {case} {threads}T: failed")
+    return records
+
+
+def shares(minutes, count):
+    """Seconds of each of `count` cells: what is left of the time in equal parts, three at least."""
+    end = time.monotonic() + 60 * minutes
+    for left in range(count, 0, -1):
+        yield max((end - time.monotonic()) / left, 3.0)
+
+
+def measured(options, wanted, python, absent):
+    """The whole run. The slowest models come first: what they take too long is taken from the fast ones."""
+    programs = build(options, absent)
+    folders(options, wanted, python)
+    exports(options, wanted, python)
+    if options.prepare_only:
+        return None
+    now = datetime.datetime.now(datetime.timezone.utc)
+    cpu = next((line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), platform.processor())
+    run = {"schema": 1, "date": now.strftime("%Y-%m-%d %H:%M UTC"), "cpu": cpu, "cores": os.cpu_count(),
+           "system": platform.platform(), "versions": versions(options, python), "threads": options.threads,
+           "rounds": options.rounds, "minutes": options.minutes, "load_before": os.getloadavg()[0], "absent": absent, "cells": []}
+    parts = shares(options.minutes, len(options.threads) * sum(map(len, wanted.values())))
+    options.out.mkdir(parents=True, exist_ok=True)
+    with open(options.out / "workers.log", "w") as log:
+        for model in reversed(wanted):
+            for threads in options.threads:
+                limit = limits(programs, threads)
+                started = contenders(options, threads, programs, python, absent, log)
+                try:
+                    run["cells"] += group(options, model, wanted[model], threads, started, limit, parts)
+                finally:
+                    for contender in started:
+                        contender.close()
+    run["isa"], run["load_after"] = limit["isa"], os.getloadavg()[0]
+    order = {model: i for i, model in enumerate(wanted)}
+    run["cells"].sort(key=lambda c: (order[c["model"]], c["threads"]))
+    return run
+
+
+def write(run, out):
+    """One JSON, one Markdown file, the drawings."""
+    (out / "run.json").write_text(json.dumps(run, indent=1) + "\n")
+    drawings = {"roofline": plots.roofline(run)}
+    for model in dict.fromkeys(c["model"] for c in run["cells"]):
+        drawings[f"latency-{model}"] = plots.latency(run, model)
+    for name, drawing in drawings.items():
+        (out / f"{name}.svg").write_text(drawing)
+    shown = "\n".join(f"![{name}]({name}.svg)\n" for name in drawings)
+    (out / "run.md").write_text(report.markdown(run) + "\n## Drawings\n\n" + shown)
+
+
+def main():
+    options = arguments()
+    wanted = cells.chosen(options.cases, options.quick, options.all)
+    absent = {}
+    python = environment(options, absent)
+    run = measured(options, wanted, python, absent)
+    if run:
+        write(run, options.out)
+        say(f"written: {options.out}/run.md, run.json and drawings")
+
+
+if __name__ == "__main__":
+    main()
