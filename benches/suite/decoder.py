@@ -155,7 +155,7 @@ def graph(weights):
     nodes, constants, fused = [], [], "com.microsoft"
 
     def constant(name, values):
-        constants.append(numpy_helper.from_array(numpy.ascontiguousarray(values), name))
+        constants.append(numpy_helper.from_array(numpy.array(values, order="C"), name))
         return name
 
     def add(op, inputs, outputs=1, domain=fused, **attributes):

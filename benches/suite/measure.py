@@ -55,8 +55,11 @@ class Contender:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
-        self.process.stdin.close()
         self.process.stdout.close()
+        try:
+            self.process.stdin.close()
+        except BrokenPipeError:
+            pass  # It had not read its last request.
 
     def _signal(self, number):
         if self.process.poll() is None:

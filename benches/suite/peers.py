@@ -148,19 +148,21 @@ class OnnxRuntime(Peer):
         _, heads, _, width = self.inputs["past." + self.cached[0]].shape
         room = (batch, heads, longest, width)
         if getattr(self, "room", None) != room:
-            empty = self.numpy.zeros(room, "float32")
-            self.room, self.past = room, {name: self.value.ortvalue_from_numpy(empty) for name in self.cached}
+            # A value is the array's memory, not a copy of it.
+            self.empty = {name: self.numpy.zeros(room, "float32") for name in self.cached}
+            self.past = {name: self.value.ortvalue_from_numpy(array) for name, array in self.empty.items()}
+            self.room = room
 
     def read(self, ids, past):
         batch, count = ids.shape
         total = past + count
-        binding, array = self.session.io_binding(), self.numpy.array
-        binding.bind_cpu_input("input_ids", self.numpy.ascontiguousarray(ids, "int64"))
-        if "positions" in self.inputs:
-            places = self.numpy.broadcast_to(self.numpy.arange(past, total), (batch, count))
-            binding.bind_cpu_input("positions", self.numpy.ascontiguousarray(places, "int64"))
-        binding.bind_cpu_input("last", array([total - 1] * batch, "int32"))
-        binding.bind_cpu_input("total", array(total, "int32"))
+        places = self.numpy.broadcast_to(self.numpy.arange(past, total), (batch, count))
+        # A binding holds no reference to what it was given.
+        given = {"input_ids": self.numpy.ascontiguousarray(ids, "int64"), "positions": self.numpy.ascontiguousarray(places, "int64"),
+                 "last": self.numpy.full(batch, total - 1, "int32"), "total": self.numpy.array(total, "int32")}
+        binding = self.session.io_binding()
+        for name in given.keys() & self.inputs.keys():
+            binding.bind_cpu_input(name, given[name])
         for name, value in self.past.items():
             binding.bind_ortvalue_input("past." + name, value)
             binding.bind_ortvalue_output("present." + name, value)

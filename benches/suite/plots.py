@@ -100,15 +100,15 @@ def roofline(run):
         path = (start, start * rate), (knee, peak), (right, peak)
         at = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in path)
         drawing.add("polyline", points=at, fill="none", stroke="#222222", stroke_width=1.5, **{"class": "limit"})
-        drawing.text(745, y(peak) + 4, f"{threads} thread{'s' if threads > 1 else ''}")
+        drawing.text(736, y(peak) - 5, f"{threads} thread{'s' if threads > 1 else ''}", anchor="end")
     for cell, peer, reached in points:
         hint = f"<title>{escape(label(cell))}: {escape(peer)}, {reached:.1f} GFLOP/s</title>"
         solid = {"fill": colour(peer)} if cell["threads"] == 1 else {"fill": "#ffffff"}
         drawing.add("circle", hint, cx=float(x(cell["intensity"])), cy=float(y(reached)), r=4,
                     stroke=colour(peer), stroke_width=1.5, **solid)
     legend(drawing, sorted({p for _, p, _ in points}, key=lambda p: p != "headrow"), 755, 80)
-    drawing.text(755, 220, "filled: 1 thread")
-    drawing.text(755, 235, "hollow: more")
+    drawing.text(755, 200, "filled: 1 thread")
+    drawing.text(755, 215, "hollow: more")
     return str(drawing)
 
 
