@@ -6,8 +6,8 @@
 
 Makes a virtual environment with the peers (or takes --venv), builds our worker and candle's, makes seeded models where
 --models has none, exports them to the peers' formats, measures contenders in turns between measurements of the machine's
-limits, compares what they came to, and writes run.json, run.md and SVG drawings. Only Python's own library is needed. What cannot be
-had is named and skipped.
+limits, compares what they came to, and writes run.json, run.md and SVG drawings. Only Python's own library is needed.
+What cannot be had is named and skipped.
 """
 
 import argparse
@@ -43,7 +43,8 @@ EXPORTED = {
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--home", type=pathlib.Path, default=ROOT / "target" / "peers", help="models, exports and the environment")
+    parser.add_argument("--home", type=pathlib.Path, default=ROOT / "target" / "peers",
+                        help="models, exports and the environment")
     parser.add_argument("--models", type=pathlib.Path, help="folder of Hugging Face folders to take instead of seeded ones")
     parser.add_argument("--venv", type=pathlib.Path, help="an environment that is there already")
     parser.add_argument("--out", type=pathlib.Path, help="where the report goes (HOME/report)")
@@ -72,31 +73,46 @@ def say(text):
 
 def command(arguments, **options):
     """Runs it; its last words where it fails, else `None`."""
-    done = subprocess.run([str(a) for a in arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+    line = [str(a) for a in arguments]
+    done = subprocess.run(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
     if done.returncode == 0:
         return None
     return (done.stdout.strip().splitlines() or [f"ended with {done.returncode}"])[-1][:300]
 
 
 def environment(options, absent):
-    """The interpreter of the peers' environment, made where there is none; `None` when that fails."""
+    """The interpreter of the peers' environment, which is made where there is none; `None` when that fails."""
     folder = (options.venv or options.home / "venv").resolve()
     python = folder / "bin" / "python"
-    if options.venv is None and not python.exists():
+    if options.venv is None:
+        install(options, folder, python, absent)
+    if python.exists():
+        return python
+    absent.update({peer: f"no environment {folder}" for peer in options.peers if peer != "candle"})
+    return None
+
+
+def install(options, folder, python, absent):
+    """A virtual environment with what the peers need; what is installed already, at these versions, is left alone."""
+    stamp = folder / "installed.json"
+    installed = json.loads(stamp.read_text()) if stamp.exists() else {}
+    if not python.exists():
         say(f"making {folder}")
         failed = command([sys.executable, "-m", "venv", folder])
-        for group in ["export", *options.peers]:
-            if failed is None and group in PACKAGES:
-                say(f"installing {' '.join(PACKAGES[group])}")
-                missing = command([python, "-m", "pip", "install", "-q", *PACKAGES[group]])
-                if missing:
-                    say(f"  {group}: {missing}")
-    if not python.exists():
-        for peer in options.peers:
-            if peer != "candle":
-                absent[peer] = f"no environment {folder}"
-        return None
-    return python
+        if failed:
+            say(f"  {failed}")
+            return
+    for group in ["export", *options.peers]:
+        if group not in PACKAGES or installed.get(group) == PACKAGES[group]:
+            continue
+        say(f"installing {' '.join(PACKAGES[group])}")
+        failed = command([python, "-m", "pip", "install", "-q", *PACKAGES[group]])
+        if failed:
+            say(f"  {failed}")
+            absent["torch" if group == "export" else group] = failed
+        else:
+            installed[group] = PACKAGES[group]
+            stamp.write_text(json.dumps(installed))
 
 
 def build(options, absent):
@@ -160,8 +176,8 @@ def versions(options, python):
         done = subprocess.run([str(a) for a in arguments], capture_output=True, text=True, cwd=ROOT)
         return done.stdout.strip() if done.returncode == 0 else "unknown"
 
-    found = {"Headrow": output("git", "describe", "--always", "--dirty"), "rustc": output("rustc", "--version").split(" ")[1:2]}
-    found["rustc"] = (found["rustc"] or ["unknown"])[0]
+    found = {"Headrow": output("git", "describe", "--always", "--dirty"),
+             "rustc": output("rustc", "--version").removeprefix("rustc ").split(" ")[0]}
     for peer in options.peers:
         if peer == "candle":
             lock = (CANDLE / "Cargo.lock").read_text()
@@ -186,8 +202,8 @@ def contenders(options, threads, programs, python, absent, log):
 
 
 def limits(programs, threads):
-    line = subprocess.run([programs / "limits", "--threads", str(threads), "--rounds", "5"], capture_output=True, text=True, check=True)
-    return json.loads(line.stdout)
+    line = [programs / "limits", "--threads", str(threads), "--rounds", "5"]
+    return json.loads(subprocess.run(line, capture_output=True, text=True, check=True).stdout)
 
 
 def cell(model, case, threads, shape, measured, found, compared, skipped):
@@ -206,6 +222,7 @@ def group(options, model, cases, threads, started, measured, shares):
     shape = cells.Shape.of(options.home / "models" / model)
     ready = measure.prepare(started, model, cases, skipped)
     for case in cases:
+        # Without ours there is nothing to compare with.
         if not ready[case] or ready[case][0].name != "headrow":
             sys.exit(f"{model} {case}: {skipped[case]['headrow']}")
         with tempfile.TemporaryDirectory() as folder:
@@ -218,6 +235,13 @@ def group(options, model, cases, threads, started, measured, shares):
         say(f"{model} {case} {threads}T: {ours['p50']:.3f} ms, {100 * last['reached']:.0f} % of the bound, "
             f"{last.get('best_peer')} x{last.get('ahead_p50', 0):.2f}" if ours else f"{model} {case} {threads}T: failed")
     return records
+
+
+def processor():
+    information = pathlib.Path("/proc/cpuinfo")
+    lines = information.read_text().splitlines() if information.exists() else []
+    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
 
 
 def shares(minutes, count):
@@ -235,10 +259,10 @@ def measured(options, wanted, python, absent):
     if options.prepare_only:
         return None
     now = datetime.datetime.now(datetime.timezone.utc)
-    cpu = next((line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), platform.processor())
-    run = {"schema": 1, "date": now.strftime("%Y-%m-%d %H:%M UTC"), "cpu": cpu, "cores": os.cpu_count(),
+    run = {"schema": 1, "date": now.strftime("%Y-%m-%d %H:%M UTC"), "cpu": processor(), "cores": os.cpu_count(),
            "system": platform.platform(), "versions": versions(options, python), "threads": options.threads,
-           "rounds": options.rounds, "minutes": options.minutes, "load_before": os.getloadavg()[0], "absent": absent, "cells": []}
+           "rounds": options.rounds, "minutes": options.minutes, "load_before": os.getloadavg()[0], "absent": absent,
+           "cells": []}
     parts = shares(options.minutes, len(options.threads) * sum(map(len, wanted.values())))
     options.out.mkdir(parents=True, exist_ok=True)
     with open(options.out / "workers.log", "w") as log:

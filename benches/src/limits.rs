@@ -49,9 +49,9 @@ pub fn measure(isa: Isa, threads: usize, rounds: usize, slice: Duration, memory:
         };
         (rates(threads, rounds, read), streams)
     });
-    let ((gbs, gbs_best), streams) = reading.into_iter().fold(((0.0, 0.0), 0), |best, next| {
-        if next.0.0 > best.0.0 { next } else { best }
-    });
+    let ((gbs, gbs_best), streams) = reading
+        .into_iter()
+        .fold(((0.0, 0.0), 0), |best, next| if next.0.0 > best.0.0 { next } else { best });
     Limits { threads, gflops, gflops_best, gbs, gbs_best, streams }
 }
 

@@ -42,7 +42,7 @@ CONFIGS = {
         "share_encoder_decoder_embeddings": True, "normalize_before": False, "is_encoder_decoder": True,
         "vocab_size": 37000, "decoder_vocab_size": 37000, "pad_token_id": 36999, "eos_token_id": 0,
         "bos_token_id": None, "decoder_start_token_id": 36999, "forced_eos_token_id": None,
-        "tie_word_embeddings": True, "init_std": 0.02,
+        "tie_word_embeddings": True, "init_std": 0.02, "use_cache": True,
     },
 }
 

@@ -20,6 +20,11 @@ def draw(batch, size, vocabulary):
     return ((numpy.arange(batch * size) * 7919 + 13) % (vocabulary - 100) + 50).reshape(batch, size)
 
 
+def whole(library, ids):
+    """An encoder's inputs without padding."""
+    return {"input_ids": ids, "attention_mask": library.ones_like(ids), "token_type_ids": library.zeros_like(ids)}
+
+
 class Peer:
     """What the peers share: the loop of a decoder. `read(ids, past)` gives scores of the last positions, `start(batch,
     longest)` empties the cache."""
@@ -92,7 +97,7 @@ class Torch(Peer):
 
     def encode(self, ids, _):
         ids = self.tensor(ids)
-        inputs = {"input_ids": ids, "attention_mask": self.torch.ones_like(ids), "token_type_ids": self.torch.zeros_like(ids)}
+        inputs = whole(self.torch, ids)
 
         def call():
             began = now()
@@ -135,7 +140,7 @@ class OnnxRuntime(Peer):
 
     def encode(self, ids, _):
         types = {name: "int32" if "int32" in port.type else "int64" for name, port in self.inputs.items()}
-        given = {"input_ids": ids, "attention_mask": self.numpy.ones_like(ids), "token_type_ids": self.numpy.zeros_like(ids)}
+        given = whole(self.numpy, ids)
         given = {name: values.astype(types[name]) for name, values in given.items()}
 
         def call():
@@ -158,7 +163,8 @@ class OnnxRuntime(Peer):
         total = past + count
         places = self.numpy.broadcast_to(self.numpy.arange(past, total), (batch, count))
         # A binding holds no reference to what it was given.
-        given = {"input_ids": self.numpy.ascontiguousarray(ids, "int64"), "positions": self.numpy.ascontiguousarray(places, "int64"),
+        given = {"input_ids": self.numpy.ascontiguousarray(ids, "int64"),
+                 "positions": self.numpy.ascontiguousarray(places, "int64"),
                  "last": self.numpy.full(batch, total - 1, "int32"), "total": self.numpy.array(total, "int32")}
         binding = self.session.io_binding()
         for name in given.keys() & self.inputs.keys():
@@ -185,7 +191,7 @@ class OpenVino(Peer):
         return self.request.infer(given, share_inputs=True, share_outputs=True)[0]
 
     def encode(self, ids, _):
-        given = {"input_ids": ids, "attention_mask": self.numpy.ones_like(ids), "token_type_ids": self.numpy.zeros_like(ids)}
+        given = whole(self.numpy, ids)
 
         def call():
             began = now()
@@ -199,7 +205,8 @@ class OpenVino(Peer):
     def read(self, ids, past):
         batch, count = ids.shape
         places = self.numpy.broadcast_to(self.numpy.arange(past, past + count), (batch, count))
-        return self.infer({"input_ids": self.numpy.ascontiguousarray(ids, "int64"), "positions": self.numpy.ascontiguousarray(places),
+        return self.infer({"input_ids": self.numpy.ascontiguousarray(ids, "int64"),
+                           "positions": self.numpy.ascontiguousarray(places),
                            "rows": self.numpy.arange(batch, dtype="int32")})
 
 

@@ -136,8 +136,9 @@ def latency(run, model):
         for result in sorted(cell["results"], key=lambda r: r["p50"]):
             shade = colour(result["peer"])
             drawing.text(184, y, result["peer"], size=10, anchor="end", fill=shade)
-            hint = f"<title>{escape(result['peer'])} {result['p50']:.3f} ms, p99 {result['p99']:.3f}, {result['calls']} calls</title>"
-            drawing.add("rect", hint, x=190.0, y=float(y - 8), width=max(x(result["p50"]) - 190.0, 0.5), height=8, fill=shade)
+            hint = f"{escape(result['peer'])} {result['p50']:.3f} ms, p99 {result['p99']:.3f}, {result['calls']} calls"
+            drawing.add("rect", f"<title>{hint}</title>", x=190.0, y=float(y - 8), fill=shade, height=8,
+                        width=max(x(result["p50"]) - 190.0, 0.5))
             drawing.line(x(result["p50"]), y - 4, x(result["p99"]), y - 4, stroke=shade, width=2)
             y += 13
         drawing.line(x(cell["bound"]), top, x(cell["bound"]), y - 10, stroke="#222222", width=1.5, stroke_dasharray="3 2")

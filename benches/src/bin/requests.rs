@@ -55,7 +55,9 @@ fn main() -> Result<()> {
         }
     }
     println!("{}, {}", options.folder.display(), options.case);
-    println!("clients  calls/s  against one      p50       p99   waits/call  preempted/call  RSS MiB");
+    println!(
+        "clients  calls/s  against one      p50       p99   waits/call  preempted/call  RSS MiB"
+    );
     let rate = |row: &Row| row.ns.len() as f64 / row.seconds;
     for (clients, row) in options.clients.iter().zip(&rows) {
         let calls = row.ns.len() as f64;
