@@ -144,7 +144,8 @@ def markdown(run):
         "## All contenders", "", "Minimum / p50 / p99.", "", *contenders(run), "",
         "## Limits", "", *limits(run), "",
         "## The same work", "",
-        "States and scores are compared value by value, words by number; who came to something else is no best peer.", "", *differences(run), "",
+        "States and scores are compared value by value, words by number; who came to something else is no best peer.",
+        "", *differences(run), "",
         "## Not measured", "", *absent(run), "",
     ]
     return "\n".join(parts)

@@ -1,21 +1,24 @@
-//! A session beside a process that never rests: one thread against two, on a machine that is quiet and one that is not.
+//! A session that does not have the machine to itself: one thread against two.
 //!
-//!     contention FOLDER [--case enc:1x32] [--cpu 0] [--rounds 10] [--seconds 1]
+//!     contention FOLDER [--case enc:1x32] [--cpu 0] [--quota 1.5] [--rounds 10] [--seconds 1]
 //!
-//! The other process is a busy loop that `taskset` pins to one processor. Sessions with one thread and with two take turns,
-//! with and without it. Milliseconds of a call; then the ratios that matter, and how much processor time the
-//! process spends from 1 ms after a call on, which should be none.
+//! Sessions with one thread and with two take turns in three states: quiet; beside a busy loop that `taskset` pins to one
+//! processor; and under a quota of processor time, where control groups may be made. Milliseconds of a call; then the ratios that
+//! matter, and how much processor time the process spends from 1 ms after a call on, which should be none.
 
 use clap::Parser;
 use headrow::Model;
 use headrow_benches::cases::{Case, Result, timed};
-use headrow_benches::process;
+use headrow_benches::process::{self, Quota};
 use headrow_benches::tail::{HEADING, Tail};
 use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::sync::Arc;
 use std::thread::sleep;
 use std::time::Duration;
+
+/// What else happens on the machine.
+const STATES: [&str; 3] = ["quiet", "busy", "quota"];
 
 #[derive(clap::Parser)]
 struct Options {
@@ -27,6 +30,9 @@ struct Options {
     /// The processor of the busy loop.
     #[arg(long, default_value_t = 0)]
     cpu: usize,
+    /// Processors' worth of time in the third state.
+    #[arg(long, default_value_t = 1.5)]
+    quota: f64,
     /// Turns of each row.
     #[arg(long, default_value_t = 10)]
     rounds: usize,
@@ -66,38 +72,45 @@ fn main() -> Result<()> {
     };
     let model = Arc::new(Model::from_dir(folder)?);
     let mut cases = [Case::new(&model, &options.case, 1)?, Case::new(&model, &options.case, 2)?];
-    // Quiet, then busy; one thread, then two.
-    let mut times = [[Vec::new(), Vec::new()], [Vec::new(), Vec::new()]];
     let turn = Duration::from_secs_f64(options.seconds);
+    let mut times = [(); STATES.len()].map(|()| [Vec::new(), Vec::new()]);
     for _ in 0..options.rounds {
-        for (load, times) in times.iter_mut().enumerate() {
-            let busy = if load == 1 { Some(Busy::start(options.cpu)?) } else { None };
+        for (state, times) in STATES.iter().zip(&mut times) {
+            let busy = (*state == "busy").then(|| Busy::start(options.cpu)).transpose()?;
+            let quota = (*state == "quota").then(|| Quota::start(options.quota));
+            if let Some(Err(error)) = &quota {
+                eprintln!("quota: not measured, {error}");
+                continue;
+            }
             for (case, times) in cases.iter_mut().zip(times) {
                 timed(case, Duration::ZERO, 2, 2)?;
                 times.extend(timed(case, turn, 3, usize::MAX)?);
             }
-            drop(busy);
+            drop((busy, quota));
         }
     }
-    let tails = times.map(|load| load.map(|ns| Tail::of_nanoseconds(&ns)));
     println!("{}, {}, busy loop on processor {}", folder.display(), options.case, options.cpu);
-    println!("{:<22} {HEADING}   ms", "");
-    for (load, tails) in ["quiet", "busy"].iter().zip(&tails) {
-        for (threads, tail) in tails.iter().enumerate() {
-            println!("{load:<6} {} thread(s)     {tail}", threads + 1);
+    println!("{:<20} {HEADING}   ms", "");
+    let quiet = Tail::of_nanoseconds(&times[0][1]);
+    for (state, [one, two]) in STATES.iter().zip(&times) {
+        if one.is_empty() {
+            continue;
         }
+        let (one, two) = (Tail::of_nanoseconds(one), Tail::of_nanoseconds(two));
+        println!("{state:<6} 1 thread      {one}");
+        println!("{state:<6} 2 threads     {two}");
+        println!("{state:<6} p50 of two threads / p50 of one: {:.2}", two.p50 / one.p50);
+        println!("{state:<6} p99 of two threads / quiet p50 of two: {:.2}", two.p99 / quiet.p50);
     }
-    let [[_, quiet], [one, two]] = tails;
-    println!("busy, p50 of two threads / p50 of one: {:.2}", two.p50 / one.p50);
-    println!("busy, p99 of two threads / quiet p50 of two: {:.2}", two.p99 / quiet.p50);
     timed(&mut cases[1], Duration::ZERO, 10, 10)?;
     sleep(Duration::from_millis(1));
     let idle = Duration::from_millis(500);
-    let before = process::processor_time();
+    // Asking costs time too: twice at once tells how much.
+    let asked = [process::processor_time(), process::processor_time()];
     sleep(idle);
-    match (before, process::processor_time()) {
-        (Some(before), Some(after)) => {
-            let spent = (after - before) as f64 / 1e3;
+    match (asked, process::processor_time()) {
+        ([Some(first), Some(second)], Some(after)) => {
+            let spent = (after - second).saturating_sub(second - first) as f64 / 1e3;
             println!("processor time from 1 ms after a call on: {spent:.0} µs in {idle:?}");
         }
         _ => println!("processor time after a call: this system does not tell"),
