@@ -105,20 +105,14 @@ fn scalar() -> usize {
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     /// See [`super::read`].
-    ///
-    /// # Safety
-    /// Needs AVX2.
     #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn read_256(memory: &[f32]) {
+    pub(super) fn read_256(memory: &[f32]) {
         super::add_up(memory);
     }
 
     /// See [`super::read_streams`].
-    ///
-    /// # Safety
-    /// Needs AVX2.
     #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn read_streams_256(memory: &[f32], streams: usize) {
+    pub(super) fn read_streams_256(memory: &[f32], streams: usize) {
         super::add_up_streams(memory, streams);
     }
 
