@@ -122,6 +122,14 @@ pub enum Error {
         /// Most tokens of a text.
         maximum: usize,
     },
+    /// A text has more bytes than its tokenizer is to read.
+    #[error("a text of {bytes} bytes, the limit is {maximum}")]
+    TextTooLarge {
+        /// Its length.
+        bytes: usize,
+        /// Most bytes of a text.
+        maximum: usize,
+    },
     /// A text was refused for another reason, such as a tokenizer that has no token for a word, or a session
     /// that is too small for it.
     #[error("text {text}: {source}")]

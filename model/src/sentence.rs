@@ -41,6 +41,8 @@ pub struct SentenceOptions {
     pub pooling: Option<Pooling>,
     /// What happens to the vector; `None`: as the folder says, nothing where it says nothing.
     pub normalization: Option<Normalization>,
+    /// Most bytes of a text, or of each text of a pair; `None`: [`Tokenizer::MAX_TEXT_BYTES`].
+    pub max_text_bytes: Option<usize>,
 }
 
 impl SentenceOptions {
@@ -72,6 +74,14 @@ impl SentenceOptions {
         normalization: impl Into<Option<Normalization>>,
     ) -> SentenceOptions {
         self.normalization = normalization.into();
+        self
+    }
+
+    /// The same options with texts of so many bytes and no more: others are refused with [`Error::TextTooLarge`] before they
+    /// are tokenised, cut or not.
+    #[must_use]
+    pub fn with_max_text_bytes(mut self, bytes: impl Into<Option<usize>>) -> SentenceOptions {
+        self.max_text_bytes = bytes.into();
         self
     }
 }
@@ -156,6 +166,8 @@ impl SentenceEncoder {
         recipe.pooling = options.pooling.unwrap_or(recipe.pooling);
         recipe.normalization = options.normalization.unwrap_or(recipe.normalization);
         let too_long = options.too_long;
+        let bytes = options.max_text_bytes.unwrap_or(Tokenizer::MAX_TEXT_BYTES);
+        let tokenizer = tokenizer.with_max_text_bytes(bytes);
         Ok(SentenceEncoder { model: Arc::new(model), tokenizer, recipe, too_long })
     }
 
@@ -203,7 +215,7 @@ impl SentenceEncoder {
     /// The ids of a text as the encoder reads it, within [`SentenceEncoder::max_length`].
     ///
     /// # Errors
-    /// [`Error::TextTooLong`] when long texts are refused; [`Error::Tokenizer`].
+    /// [`Error::TextTooLarge`], and [`Error::TextTooLong`] when long texts are refused; [`Error::Tokenizer`].
     pub fn tokenize<'a>(&self, text: impl Into<Text<'a>>) -> Result<Encoding> {
         self.tokenize_nth(0, text.into())
     }

@@ -106,6 +106,15 @@ impl TextModel {
         TextModel { target: Some(tokenizer), ..self }
     }
 
+    /// The same with tokenizers that refuse texts of more than `bytes` bytes; without this it is
+    /// [`Tokenizer::MAX_TEXT_BYTES`].
+    #[must_use]
+    pub fn with_max_text_bytes(self, bytes: usize) -> TextModel {
+        let source = self.source.with_max_text_bytes(bytes);
+        let target = self.target.map(|tokenizer| tokenizer.with_max_text_bytes(bytes));
+        TextModel { source, target, ..self }
+    }
+
     /// The same for translation between these languages, by the names that the vocabulary has for them, as `eng_Latn`, `de_DE`
     /// or `fr` for `__fr__`: the source's token stands where the tokenizer puts that of its own language, or first; the
     /// target's is forced as the first generated one.
@@ -190,7 +199,7 @@ impl TextModel {
     /// An empty prompt becomes the token that begins a text, where the tokenizer adds none and the config names one.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`].
+    /// [`Error::TextTooLarge`], [`Error::Tokenizer`].
     pub fn tokenize<'a>(&self, text: impl Into<Text<'a>>) -> Result<Encoding> {
         let mut encoding = self.source.encode_with_offsets(text, None)?;
         if let Some(language) = self.source_language {

@@ -84,12 +84,17 @@ pub struct Tokenizer {
     inner: Inner,
     spelling: Spelling,
     place: String,
+    max_text_bytes: usize,
 }
 
 /// Largest `tokenizer.json` that is read.
 const MAX_BYTES: u64 = 256 << 20;
 
 impl Tokenizer {
+    /// Most bytes of a text unless [`Tokenizer::with_max_text_bytes`] says otherwise: 1 MiB, several times what models with
+    /// 100 000 positions read. Tokenising takes up to about 200 bytes of memory for each byte of a text.
+    pub const MAX_TEXT_BYTES: usize = 1 << 20;
+
     /// Reads a `tokenizer.json`.
     ///
     /// # Errors
@@ -112,7 +117,19 @@ impl Tokenizer {
         let mut inner = guarded(&place, || Inner::from_bytes(json))?;
         inner.with_truncation(None).map_err(refused(&place))?;
         inner.with_padding(None);
-        Ok(Tokenizer { inner, spelling, place })
+        Ok(Tokenizer { inner, spelling, place, max_text_bytes: Tokenizer::MAX_TEXT_BYTES })
+    }
+
+    /// The same that refuses texts, or texts of a pair, of more than `bytes` bytes with [`Error::TextTooLarge`], before it
+    /// looks at them.
+    #[must_use]
+    pub fn with_max_text_bytes(self, bytes: usize) -> Tokenizer {
+        Tokenizer { max_text_bytes: bytes, ..self }
+    }
+
+    /// Most bytes of a text that it reads.
+    pub fn max_text_bytes(&self) -> usize {
+        self.max_text_bytes
     }
 
     /// Ids and token types of `text` with special tokens, cut to at most `limit` tokens.
@@ -120,11 +137,9 @@ impl Tokenizer {
     /// What is cut are tokens of the text, from its end, of the longer text first; the special ones stay.
     ///
     /// # Errors
-    /// When `limit` has no room for the special tokens, or the tokenizer refuses the text.
+    /// [`Error::TextTooLarge`]; when `limit` has no room for the special tokens, or the tokenizer refuses the text.
     pub fn encode<'a>(&self, text: impl Into<Text<'a>>, limit: Option<usize>) -> Result<Encoding> {
-        let plain =
-            |text: &str| guarded(&self.place, || self.inner.encode_fast::<&str>(text, false));
-        Ok(self.assemble(text.into(), limit, plain)?.0)
+        Ok(self.assemble(text.into(), limit, |text| self.plain(text))?.0)
     }
 
     /// [`Tokenizer::encode`] that also says where in the text each token lies.
@@ -136,7 +151,10 @@ impl Tokenizer {
         text: impl Into<Text<'a>>,
         limit: Option<usize>,
     ) -> Result<Encoding> {
-        let plain = |text: &str| guarded(&self.place, || self.inner.encode::<&str>(text, false));
+        let plain = |text: &str| {
+            self.check_bytes(text)?;
+            guarded(&self.place, || self.inner.encode::<&str>(text, false))
+        };
         let (mut encoding, inner) = self.assemble(text.into(), limit, plain)?;
         encoding.offsets = inner.get_offsets().iter().map(|&(start, end)| start..end).collect();
         Ok(encoding)
@@ -145,10 +163,23 @@ impl Tokenizer {
     /// Ids of `text` alone, without special tokens around it.
     ///
     /// # Errors
-    /// When the tokenizer refuses the text.
+    /// [`Error::TextTooLarge`]; when the tokenizer refuses the text.
     pub fn encode_plain(&self, text: &str) -> Result<Vec<u32>> {
-        let encoding = guarded(&self.place, || self.inner.encode_fast::<&str>(text, false))?;
-        Ok(encoding.get_ids().to_vec())
+        Ok(self.plain(text)?.get_ids().to_vec())
+    }
+
+    /// A text in the tokenizer's own form, without offsets.
+    fn plain(&self, text: &str) -> Result<tokenizers::Encoding> {
+        self.check_bytes(text)?;
+        guarded(&self.place, || self.inner.encode_fast::<&str>(text, false))
+    }
+
+    /// Refuses a text that would take too much memory.
+    fn check_bytes(&self, text: &str) -> Result<()> {
+        match (text.len(), self.max_text_bytes) {
+            (bytes, maximum) if bytes > maximum => Err(Error::TextTooLarge { bytes, maximum }),
+            _ => Ok(()),
+        }
     }
 
     /// Calls `each` with the pieces into which a text is cut before they become tokens.

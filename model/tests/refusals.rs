@@ -15,11 +15,16 @@ use headrow::{
 };
 use serde_json::{Map, Value, json};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use tiny::{D, Folder, Tiny, V, file, tokenizer, with_header};
 
-/// Bytes that a refused attempt may take for each byte it was given, and beside them. It is texts that take most: about 95.
-const ALLOWED: (usize, usize) = (100, 4 << 20);
+/// Bytes that a refused attempt may take for each byte it was given, and beside them.
+const ALLOWED: (usize, usize) = (64, 4 << 20);
+/// Bytes of memory that a text at the limit may take for each of its bytes.
+const PER_BYTE: usize = 256;
+
+/// A text of 50 MB, made before memory is counted.
+static LONG: LazyLock<String> = LazyLock::new(|| "a man is eating ".repeat(50 << 16));
 
 /// An attempt in an empty folder.
 type Attempt = fn(&Path) -> Result<()>;
@@ -29,6 +34,17 @@ type Row = (&'static str, &'static str, &'static str, Attempt);
 
 fn put(folder: &Path, name: &str, bytes: impl AsRef<[u8]>) {
     std::fs::write(folder.join(name), bytes).unwrap();
+}
+
+fn whole_tokenizer() -> Tokenizer {
+    Tokenizer::from_bytes(tokenizer().to_string().as_bytes()).unwrap()
+}
+
+/// Loads a BERT for sentences.
+fn sentences(folder: &Path, options: &SentenceOptions) -> Result<SentenceEncoder> {
+    Tiny::new("bert").write(folder);
+    put(folder, "tokenizer.json", tokenizer().to_string());
+    SentenceEncoder::from_dir_with(folder, options)
 }
 
 /// Loads a BERT whose weights are these bytes.
@@ -270,12 +286,42 @@ const TEXTS: &[Row] = &[
     ("a vocabulary of negative ids", "Tokenizer", "tokenizer", |_| {
         tokenizer_with(|json| json["model"]["vocab"]["a"] = json!(-4))
     }),
-    ("a text of 50 MB", "TextTooLong", "limit", |folder| {
-        Tiny::new("bert").write(folder);
-        put(folder, "tokenizer.json", tokenizer().to_string());
+    ("a text of 50 MB", "TextTooLarge", "52428800 bytes", |_| {
+        whole_tokenizer().encode(&*LONG, Some(9)).map(drop)
+    }),
+    ("a text of 50 MB without special tokens", "TextTooLarge", "limit", |_| {
+        whole_tokenizer().encode_plain(&LONG).map(drop)
+    }),
+    ("a text of 50 MB with its offsets", "TextTooLarge", "limit", |_| {
+        whole_tokenizer().encode_with_offsets(&*LONG, None).map(drop)
+    }),
+    ("a pair with a text of 50 MB", "TextTooLarge", "limit is 1048576", |_| {
+        whole_tokenizer().encode(("a", LONG.as_str()), None).map(drop)
+    }),
+    ("a sentence of 50 MB", "TextTooLarge", "text 1: ", |folder| {
+        let encoder = sentences(folder, &SentenceOptions::default())?;
+        encoder.embed(["a man", LONG.as_str()]).map(drop)
+    }),
+    (
+        "a sentence above the encoder's own limit",
+        "TextTooLarge",
+        "7 bytes, the limit is 6",
+        |folder| {
+            let options = SentenceOptions::default().with_max_text_bytes(6);
+            sentences(folder, &options)?.embed(["abcdefg"]).map(drop)
+        },
+    ),
+    ("a sentence of too many tokens", "TextTooLong", "limit", |folder| {
         let options = SentenceOptions::default().with_too_long(TooLong::Error);
-        let encoder = SentenceEncoder::from_dir_with(folder, &options)?;
-        encoder.embed(["a man is eating ".repeat(50 << 16).as_str()]).map(drop)
+        sentences(folder, &options)?.embed(["a man is eating ".repeat(99).as_str()]).map(drop)
+    }),
+    ("a prompt of 50 MB", "TextTooLarge", "limit", |_| {
+        let model = TextModel::new(Arc::new(Tiny::new("gpt2").model()?), whole_tokenizer());
+        model.tokenize(&*LONG).map(drop)
+    }),
+    ("a prompt above the model's own limit", "TextTooLarge", "limit is 2", |_| {
+        let model = TextModel::new(Arc::new(Tiny::new("gpt2").model()?), whole_tokenizer());
+        model.with_max_text_bytes(2).tokenize("abc").map(drop)
     }),
     ("ids of words that the model lacks", "TokenId", "id 50", |_| encode(&[1, V as u32], &[2])),
 ];
@@ -414,9 +460,7 @@ fn refuses(table: &[Row], name: &str) {
         if message.contains('\n') || message.len() > 4000 {
             wrong.push(format!("{what}: {message:?}"));
         }
-        // What an attempt makes up in memory counts as given.
-        let given = size(&folder.0).max(if what.contains("50 MB") { 50 << 20 } else { 0 });
-        let allowed = ALLOWED.0 * given + ALLOWED.1;
+        let allowed = ALLOWED.0 * size(&folder.0) + ALLOWED.1;
         if peak > allowed {
             wrong.push(format!("{what}: {peak} bytes at the peak, allowed are {allowed}"));
         }
@@ -441,7 +485,45 @@ fn configs_and_options() {
 
 #[test]
 fn tokenizers_and_texts() {
+    LazyLock::force(&LONG);
     refuses(TEXTS, "refused-texts");
+}
+
+/// A tokenizer that has a token for each byte, and no more.
+fn bytes_alone() -> Tokenizer {
+    let level = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
+                       "use_regex": true});
+    let vocabulary: Map<String, Value> =
+        "aemnistgx!Ġ".chars().enumerate().map(|(id, c)| (c.to_string(), json!(id))).collect();
+    let json = json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
+        "normalizer": null, "pre_tokenizer": level, "post_processor": null, "decoder": level,
+        "model": {"type": "BPE", "dropout": null, "unk_token": null,
+                  "continuing_subword_prefix": null, "end_of_word_suffix": null,
+                  "fuse_unk": false, "byte_fallback": false, "vocab": vocabulary, "merges": []},
+    });
+    Tokenizer::from_bytes(json.to_string().as_bytes()).unwrap()
+}
+
+#[test]
+fn a_text_at_the_limit_takes_bounded_memory() {
+    let most = Tokenizer::MAX_TEXT_BYTES;
+    for (kind, tokenizer) in [("pieces", whole_tokenizer()), ("bytes", bytes_alone())] {
+        for piece in ["a man is eating ", "a ", "!", "x", "\u{fdfa}"] {
+            let text = piece.repeat(most / piece.len());
+            let (encoding, .., peak) = counted(|| tokenizer.encode_with_offsets(&text, Some(9)));
+            encoding.unwrap();
+            let per_byte = peak as f64 / text.len() as f64;
+            println!("{kind}: {per_byte:.0} bytes of memory for each byte of {piece:?}");
+            assert!(peak <= PER_BYTE * most, "{kind}, {piece:?}: {per_byte}");
+            let more = text + piece;
+            if more.len() > most {
+                let refused = tokenizer.encode(&more, Some(9));
+                assert!(matches!(refused, Err(Error::TextTooLarge { bytes, maximum })
+                    if bytes == more.len() && maximum == most));
+            }
+        }
+    }
 }
 
 #[test]

@@ -207,6 +207,9 @@ impl Dataset {
                 Err(Error::Tokenizer { problem, .. }) => {
                     dataset.skipped.add(&corpus.place(record.origin), &problem)?;
                 }
+                Err(error @ Error::TextTooLarge { .. }) => {
+                    dataset.skipped.add(&corpus.place(record.origin), &error.to_string())?;
+                }
                 Err(error) => return Err(error),
             }
         }

@@ -94,6 +94,9 @@ pub(crate) fn explain(name: &str, error: Error) -> String {
         | Error::SequenceTooLong { tokens, maximum, .. } => {
             format!("{name}: {tokens} tokens, the limit is {maximum}")
         }
+        Error::TextTooLarge { bytes, maximum } => {
+            format!("{name}: {bytes} bytes, the limit is {maximum}")
+        }
         Error::TokenId { id, vocabulary, .. } => {
             format!("{name}: the tokenizer gives id {id}, the model has {vocabulary} words")
         }
