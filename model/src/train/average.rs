@@ -202,9 +202,21 @@ fn form(precision: Precision) -> (&'static str, u64) {
 fn push(precision: Precision, x: f64, bytes: &mut Vec<u8>) {
     match precision {
         Precision::F32 => bytes.extend((x as f32).to_le_bytes()),
-        Precision::Bf16 => bytes.extend(bf16::from_f64(x).to_le_bytes()),
-        Precision::F16 => bytes.extend(f16::from_f64(x).to_le_bytes()),
+        Precision::Bf16 => bytes.extend(bf16::from_f32(to_odd(x)).to_le_bytes()),
+        Precision::F16 => bytes.extend(f16::from_f32(to_odd(x)).to_le_bytes()),
     }
+}
+
+/// `x` as an f32 from which a narrower type is rounded as from `x` itself: cut off, and odd when something was cut off, so that it
+/// is never mistaken for a tie (Boldo and Melquiond, "When double rounding is odd"). Conversions of f64 to 16 bits round twice on
+/// some processors.
+fn to_odd(x: f64) -> f32 {
+    let near = x as f32;
+    if x.is_nan() || f64::from(near) == x {
+        return near;
+    }
+    let beyond = f64::from(near).abs() > x.abs();
+    f32::from_bits((near.to_bits() - u32::from(beyond)) | 1)
 }
 
 /// Copies what a folder has beside its weights, the config last.
@@ -267,18 +279,58 @@ mod tests {
             let mean = Parameters::from_dir(&out).unwrap();
             for (index, &value) in mean.values().iter().enumerate() {
                 let sum: f64 = parameters.iter().map(|p| f64::from(p.values()[index])).sum();
-                let expected = match precision {
-                    Precision::F32 => (sum / 3.0) as f32,
-                    Precision::Bf16 => bf16::from_f64(sum / 3.0).to_f32(),
-                    Precision::F16 => f16::from_f64(sum / 3.0).to_f32(),
-                };
-                assert_eq!(value, expected);
+                assert_eq!(value, rounded(precision, sum / 3.0));
             }
             assert_eq!(std::fs::read(out.join("tokenizer.json")).unwrap(), b"3");
             let name = format!("{precision:?}").to_uppercase();
             assert_eq!(Model::from_dir(&out).unwrap().stored_types(), [name]);
         }
         std::fs::remove_dir_all(folders[0].parent().unwrap()).unwrap();
+    }
+
+    /// What is written for `x`, read back.
+    fn rounded(precision: Precision, x: f64) -> f32 {
+        let mut bytes = Vec::new();
+        push(precision, x, &mut bytes);
+        match (precision, bytes.as_slice()) {
+            (Precision::F32, &[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]),
+            (Precision::Bf16, &[a, b]) => bf16::from_le_bytes([a, b]).to_f32(),
+            (Precision::F16, &[a, b]) => f16::from_le_bytes([a, b]).to_f32(),
+            _ => panic!("{bytes:?} for {precision:?}"),
+        }
+    }
+
+    #[test]
+    fn numbers_of_16_bits_are_nearest_and_ties_are_even() {
+        type Value = fn(u16) -> f64;
+        let forms: [(Precision, u16, f64, Value); 2] = [
+            (Precision::Bf16, 0x7f80, 128f64.exp2(), |bits| bf16::from_bits(bits).to_f64()),
+            (Precision::F16, 0x7c00, 16f64.exp2(), |bits| f16::from_bits(bits).to_f64()),
+        ];
+        for (precision, infinity, beyond, value) in forms {
+            for lower in 0..infinity {
+                // Ties at the end of the range are between the last number and the next, were there one.
+                let upper = if lower + 1 == infinity { beyond } else { value(lower + 1) };
+                let middle = value(lower) / 2.0 + upper / 2.0;
+                let even = lower + lower % 2;
+                let cases = [
+                    (value(lower), lower),
+                    (middle.next_down(), lower),
+                    (middle, even),
+                    (middle.next_up(), lower + 1),
+                ];
+                for (x, expected) in cases {
+                    for (x, expected) in [(x, value(expected)), (-x, -value(expected))] {
+                        let actual = f64::from(rounded(precision, x));
+                        assert_eq!(actual.to_bits(), expected.to_bits(), "{precision:?}, {x:e}");
+                    }
+                }
+            }
+            assert!(rounded(precision, f64::NAN).is_nan());
+            for (x, expected) in [(f64::MAX, f32::INFINITY), (5e-324, 0.0), (-5e-324, -0.0)] {
+                assert_eq!(rounded(precision, x).to_bits(), expected.to_bits(), "{precision:?}");
+            }
+        }
     }
 
     #[test]
