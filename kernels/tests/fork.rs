@@ -1,8 +1,11 @@
 //! A child process after `fork` has a copy of every team and of its pool, but none of the threads.
 #![cfg(unix)]
 
+#[path = "support/child.rs"]
+mod child;
 mod support;
 
+use child::holds_in_a_child;
 use headrow_kernels::{Par, Team};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -22,37 +25,6 @@ fn work(par: Par<'_>) -> usize {
 }
 
 const EXPECTED: usize = 8 * 780;
-
-/// Whether `child`, run in a child process, gives `true` there within some seconds.
-fn holds_in_a_child(child: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child runs `child` and ends without returning into the test harness. It allocates, which the C
-    // library makes safe after `fork`.
-    let pid = unsafe { libc::fork() };
-    assert!(pid >= 0, "{}", std::io::Error::last_os_error());
-    if pid == 0 {
-        let held = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).unwrap_or(false);
-        // SAFETY: ends the process at once.
-        unsafe { libc::_exit(if held { 0 } else { 1 }) }
-    }
-    let begun = Instant::now();
-    loop {
-        let mut status = 0;
-        // SAFETY: `pid` is a child that nobody else waits for, and `status` is ours.
-        match unsafe { libc::waitpid(pid, &mut status, libc::WNOHANG) } {
-            0 if begun.elapsed() < Duration::from_secs(20) => {
-                std::thread::sleep(Duration::from_micros(200));
-            }
-            0 => {
-                // SAFETY: as above; the child hangs.
-                unsafe { libc::kill(pid, libc::SIGKILL) };
-                // SAFETY: as above.
-                unsafe { libc::waitpid(pid, &mut status, 0) };
-                panic!("the child hangs");
-            }
-            _ => return libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0,
-        }
-    }
-}
 
 #[test]
 fn a_team_of_the_parents_runs_in_the_child_and_is_dropped_there() {

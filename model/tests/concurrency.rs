@@ -10,12 +10,14 @@ mod random_models;
 #[path = "support/tiny.rs"]
 mod tiny;
 
-use headrow::{Chunk, Error, Model, Output, Sequence, Session, SessionOptions};
-use headrow_kernels::Cancel;
+use headrow::generate::{Callbacks, GenerationOptions};
+use headrow::{Chunk, Error, Model, Output, Sequence, Session, SessionOptions, Side};
+use headrow_kernels::{Cancel, Mat};
 use random_models::{LONGEST, Seeded, V, begin};
 use rayon::{ThreadPool, ThreadPoolBuilder};
-use std::sync::Arc;
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 use tiny::Random;
 
@@ -223,11 +225,198 @@ fn a_session_outlives_its_callers_handles_of_pool_and_model() {
     let options = sizes().with_threads(3).with_pool(Arc::clone(&pool));
     let mut session = Session::new(&model, &options).unwrap();
     drop((pool, options, model));
+    assert!(reads(&mut session, &text));
+}
+
+/// A pass over a text by a session, in pieces, and whether it gave what it should.
+fn reads(session: &mut Session, text: &Text) -> bool {
     let mut logits = vec![0.0; LONGEST * V];
     let sequence = session.add().unwrap();
-    let chunks = [Chunk::new(sequence, &text.ids)];
-    session.extend(&chunks, Output::AllLogits, &mut logits).unwrap();
-    assert_eq!(logits, text.logits);
+    for (ids, logits) in text.ids.chunks(50).zip(logits.chunks_mut(50 * V)) {
+        session.extend(&[Chunk::new(sequence, ids)], Output::AllLogits, logits).unwrap();
+    }
+    session.remove(sequence).unwrap();
+    logits == text.logits
+}
+
+/// How often this thread has waited, as for a lock that another holds.
+#[cfg(target_os = "linux")]
+fn waits() -> usize {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+    let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    count.unwrap().trim().parse().unwrap()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn sessions_on_one_model_do_not_wait_for_each_other() {
+    const PASSES: usize = 200;
+    let [seeded, _] = models();
+    let model = seeded.model();
+    let text = texts(&model).swap_remove(0);
+    for threads in [1, 2, 8] {
+        let start = Barrier::new(threads);
+        let work = || {
+            let mut session = Session::new(&model, &sizes()).unwrap();
+            // Memory is there when it has been used once.
+            assert!(reads(&mut session, &text));
+            start.wait();
+            let before = waits();
+            (0..PASSES).for_each(|_| assert!(reads(&mut session, &text)));
+            waits() - before
+        };
+        let waited: usize = std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+            workers.into_iter().map(|worker| worker.join().unwrap()).sum()
+        });
+        println!("{threads} sessions: {waited} waits in {} texts", threads * PASSES);
+        // A page that the system takes and gives back is a wait too.
+        assert!(waited <= 2 * threads, "{threads} sessions: {waited} waits");
+    }
+}
+
+#[test]
+fn a_pool_is_let_go_of_during_calls() {
+    let [seeded, _] = models();
+    let model = seeded.model();
+    let text = texts(&model).swap_remove(0);
+    for round in 0..40 {
+        let pool = Arc::new(ThreadPoolBuilder::new().num_threads(2).build().unwrap());
+        let options = sizes().with_threads(3).with_pool(Arc::clone(&pool));
+        let mut session = Session::new(&model, &options).unwrap();
+        std::thread::scope(|scope| {
+            // Everybody's handles but the session's.
+            scope.spawn(move || {
+                std::thread::sleep(Duration::from_micros(round * 20));
+                drop((pool, options));
+            });
+            assert!(reads(&mut session, &text), "round {round}");
+        });
+        assert!(reads(&mut session, &text), "round {round}");
+    }
+}
+
+#[test]
+fn the_last_handle_of_a_pool_is_dropped_by_one_of_its_own_threads() {
+    let [seeded, _] = models();
+    let model = seeded.model();
+    let text = Arc::new(texts(&model).swap_remove(0));
+    for threads in 1..=3 {
+        let pool = Arc::new(ThreadPoolBuilder::new().num_threads(threads).build().unwrap());
+        let options = sizes().with_threads(3).with_pool(Arc::clone(&pool));
+        let mut session = Session::new(&model, &options).unwrap();
+        drop(options);
+        let (send, receive) = std::sync::mpsc::channel();
+        let text = Arc::clone(&text);
+        pool.spawn(move || {
+            let read = reads(&mut session, &text);
+            drop(session);
+            send.send(read).unwrap();
+        });
+        drop(pool);
+        let read = receive.recv_timeout(Duration::from_secs(60));
+        assert_eq!(read, Ok(true), "{threads} threads");
+    }
+}
+
+/// Calls `call` while many more threads than there are cores compute without end.
+fn under_load<R>(call: impl FnOnce() -> R) -> R {
+    struct Done<'a>(&'a AtomicBool);
+    impl Drop for Done<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        // A panic of the call's must end the load too.
+        let _done = Done(&done);
+        call()
+    })
+}
+
+/// A decoder of many layers.
+fn deep() -> Seeded {
+    let decoder = serde_json::json!({
+        "model_type": "gpt2", "vocab_size": V, "n_embd": 64, "n_layer": 12, "n_head": 4,
+        "n_inner": 256, "n_positions": LONGEST,
+    });
+    Seeded::from_json(&decoder, 3)
+}
+
+#[test]
+fn under_load_a_deadline_ends_a_pass_in_the_layer_in_which_it_comes() {
+    let model = deep().model();
+    let text = texts(&model).swap_remove(0);
+    let rooms = sizes().with_max_tokens(LONGEST);
+    under_load(|| {
+        for (threads, wait, at) in [(1, 0, 0), (1, 3, 0), (3, 3, 0), (1, 9, 5), (3, 9, 5)] {
+            let label = format!("{threads} threads, {wait} ms, layer {at}");
+            let mut session = Session::new(&model, &rooms.clone().with_threads(threads)).unwrap();
+            let sequence = session.add().unwrap();
+            let free = session.free_tokens();
+            let deadline = Instant::now() + Duration::from_millis(wait);
+            session.set_cancel(Some(Cancel::with_deadline(deadline)));
+            let (mut late, mut layers) = (0, 0);
+            let mut observer = |_: Side, _: usize, _: Mat<'_>| {
+                // It comes at this layer if it has not come before.
+                while layers >= at && Instant::now() < deadline {
+                    std::thread::yield_now();
+                }
+                layers += 1;
+                late += usize::from(Instant::now() >= deadline);
+            };
+            let chunks = [Chunk::new(sequence, &text.ids)];
+            let mut logits = vec![0.0; LONGEST * V];
+            let ended =
+                session.extend_observed(&chunks, Output::AllLogits, &mut logits, &mut observer);
+            assert!(matches!(ended, Err(Error::Cancelled)), "{label}: {ended:?}");
+            assert!(late <= 2, "{label}: {late} layers behind the deadline");
+            assert_eq!(session.length(sequence).unwrap(), 0, "{label}");
+            assert_eq!(session.free_tokens(), free, "{label}");
+            session.set_cancel(None);
+            assert!(reads(&mut session, &text), "{label}");
+        }
+    });
+}
+
+#[test]
+fn under_load_a_deadline_ends_a_generation_at_the_step_in_which_it_comes() {
+    let model = deep().model();
+    let text = texts(&model).swap_remove(0);
+    let options = GenerationOptions::default().with_max_new_tokens(100usize);
+    under_load(|| {
+        for (threads, wait, at) in [(1, 0, 0), (1, 2, 3), (3, 2, 3), (1, 10, 1), (3, 10, 20)] {
+            let label = format!("{threads} threads, {wait} ms, step {at}");
+            let mut session = Session::new(&model, &sizes().with_threads(threads)).unwrap();
+            let free = (session.free_sequences(), session.free_tokens());
+            let deadline = Instant::now() + Duration::from_millis(wait);
+            session.set_cancel(Some(Cancel::with_deadline(deadline)));
+            let (mut late, mut steps) = (0, 0);
+            let mut hooks = Callbacks::new().with_progress(|_| {
+                while steps >= at && Instant::now() < deadline {
+                    std::thread::yield_now();
+                }
+                steps += 1;
+                late += usize::from(Instant::now() >= deadline);
+                ControlFlow::Continue(())
+            });
+            let ended = session.generate(&[&[3, 4, 5]], &options, &mut hooks);
+            drop(hooks);
+            assert!(matches!(ended, Err(Error::Cancelled)), "{label}: {ended:?}");
+            assert!(late <= 1, "{label}: {late} tokens behind the deadline");
+            assert_eq!((session.free_sequences(), session.free_tokens()), free, "{label}");
+            session.set_cancel(None);
+            assert!(reads(&mut session, &text), "{label}");
+        }
+    });
 }
 
 #[test]
