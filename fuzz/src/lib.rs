@@ -10,20 +10,25 @@ mod checkpoint;
 mod config;
 mod decoding;
 mod gemm;
+mod halves;
 mod index;
 mod memory;
 mod norm;
 mod safetensors;
+mod seeds;
 mod session;
 mod softmax;
 #[path = "../../model/tests/support/tiny.rs"]
 mod tiny;
+#[path = "../../model/tests/support/tiny_seq2seq.rs"]
+mod tiny_seq2seq;
 mod tokenizer;
 mod toy;
 mod values;
 
 use arbitrary::Unstructured;
 use headrow_kernels::{Need, Par, Team};
+pub use seeds::{Seed, seeds};
 
 /// What a fuzzer calls.
 pub type Target = fn(&[u8]);
@@ -57,6 +62,8 @@ targets! {
     decoding,
     /// Matrix products: shapes, strides, operand kinds, write modes and epilogues.
     gemm,
+    /// Weights in 16 bits, read and written.
+    halves,
     /// Models in several files, and the index that says what lies where.
     index,
     /// LayerNorm and RMSNorm, plain and with a residual.
@@ -69,6 +76,26 @@ targets! {
     softmax,
     /// `tokenizer.json`, and texts into tokens and back.
     tokenizer,
+}
+
+/// The whole input, when it is a file from outside and no list of choices: it begins as JSON does.
+fn whole_file<'a>(u: &mut Unstructured<'a>) -> Option<&'a [u8]> {
+    let file = u.peek_bytes(1) == Some(b"{");
+    file.then(|| u.bytes(u.len()).expect("as many as there are"))
+}
+
+/// A file that is JSON in one line, and what follows the line.
+fn split_line(file: &[u8]) -> (&[u8], &[u8]) {
+    match file.iter().position(|&byte| byte == b'\n') {
+        Some(at) => (&file[..at], &file[at + 1..]),
+        None => (file, &[]),
+    }
+}
+
+/// The message of an error is one line of bounded length.
+fn one_line(error: &headrow::Error) {
+    let message = error.to_string();
+    assert!(!message.contains('\n') && message.len() < 8000, "{message:?}");
 }
 
 /// Runs `call` alone or with helpers; the bits must not tell.

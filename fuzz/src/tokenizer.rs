@@ -7,58 +7,57 @@ use serde_json::{Value, json};
 use std::sync::OnceLock;
 
 /// A tokenizer of one of three kinds, whole or damaged, over any text: an error of one line, or ids whose text, token by token,
-/// is that of all at once, and for bytes the text itself.
+/// is that of all at once, and for bytes the text itself. A whole file, with a text behind its line, may stand in its place.
 pub(crate) fn check(u: &mut Unstructured<'_>) -> Result<()> {
+    if let Some(file) = crate::whole_file(u) {
+        let (json, text) = crate::split_line(file);
+        match Tokenizer::from_bytes(json) {
+            Ok(tokenizer) => drop(there_and_back(&tokenizer, text)),
+            Err(error) => crate::one_line(&error),
+        }
+        return Ok(());
+    }
     let kind = u.int_in_range(0..=2)?;
     let damages = u.int_in_range(0..=2)?;
-    let damaged;
-    let tokenizer = if damages == 0 {
-        &whole()[kind]
-    } else {
-        let mut json = kinds()[kind].to_string().into_bytes();
-        for _ in 0..damages {
-            if u.arbitrary()? {
-                replace(u, &mut json)?;
-            } else {
-                damage_bytes(u, &mut json)?;
+    if damages == 0 {
+        let bytes = u.bytes(u.len().min(300))?;
+        if let Some([text, pieces, decoded]) = there_and_back(&whole()[kind], bytes) {
+            assert_eq!(pieces, decoded, "{kind}: {text:?}");
+            if kind == 1 {
+                assert_eq!(decoded, text);
             }
         }
-        match Tokenizer::from_bytes(&json) {
-            Ok(tokenizer) => {
-                damaged = tokenizer;
-                &damaged
-            }
-            Err(error) => return one_line(&error),
-        }
-    };
-    let bytes = u.bytes(u.len().min(300))?;
-    let text = String::from_utf8_lossy(bytes);
-    let ids = match tokenizer.encode_plain(&text) {
-        Ok(ids) => ids,
-        Err(error) => return one_line(&error),
-    };
-    if let Err(error) = tokenizer.encode(&*text, Some(bytes.len() % 9)) {
-        one_line(&error)?;
+        return Ok(());
     }
-    let Ok(decoded) = tokenizer.decode(&ids) else { return Ok(()) };
+    let mut json = kinds()[kind].to_string().into_bytes();
+    for _ in 0..damages {
+        if u.arbitrary()? {
+            replace(u, &mut json)?;
+        } else {
+            damage_bytes(u, &mut json)?;
+        }
+    }
+    match Tokenizer::from_bytes(&json) {
+        Ok(tokenizer) => drop(there_and_back(&tokenizer, u.bytes(u.len().min(300))?)),
+        Err(error) => crate::one_line(&error),
+    }
+    Ok(())
+}
+
+/// A text into tokens and back; unless it is refused, the text, what the tokens give one by one, and all at once.
+fn there_and_back(tokenizer: &Tokenizer, bytes: &[u8]) -> Option<[String; 3]> {
+    let text = String::from_utf8_lossy(bytes);
+    let ids = tokenizer.encode_plain(&text).map_err(|error| crate::one_line(&error)).ok()?;
+    if let Err(error) = tokenizer.encode(&*text, Some(bytes.len() % 9)) {
+        crate::one_line(&error);
+    }
+    let decoded = tokenizer.decode(&ids).ok()?;
     let mut pieces = Vec::new();
     let mut detokenizer = tokenizer.token_text(&[]);
     for (at, &id) in ids.iter().enumerate() {
         detokenizer.append(&ids[..at], id, &mut pieces);
     }
-    if damages == 0 {
-        assert_eq!(String::from_utf8_lossy(&pieces), decoded, "{kind}: {text:?}");
-        if kind == 1 {
-            assert_eq!(decoded, text);
-        }
-    }
-    Ok(())
-}
-
-fn one_line(error: &headrow::Error) -> Result<()> {
-    let message = error.to_string();
-    assert!(!message.contains('\n') && message.len() < 8000, "{message:?}");
-    Ok(())
+    Some([text.into_owned(), String::from_utf8_lossy(&pieces).into_owned(), decoded])
 }
 
 /// One value of the file gets another's place, or a number or a word.
