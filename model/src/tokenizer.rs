@@ -92,7 +92,7 @@ const MAX_BYTES: u64 = 256 << 20;
 
 impl Tokenizer {
     /// Most bytes of a text unless [`Tokenizer::with_max_text_bytes`] says otherwise: 1 MiB, several times what models with
-    /// 100 000 positions read. Tokenising takes up to about 200 bytes of memory for each byte of a text.
+    /// 100 000 positions read. Tokenising takes up to 270 bytes of memory for each byte of a text, most where each byte is a token.
     pub const MAX_TEXT_BYTES: usize = 1 << 20;
 
     /// Reads a `tokenizer.json`.

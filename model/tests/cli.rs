@@ -564,7 +564,7 @@ fn the_readme_of_the_crate_is_that_of_the_project() {
 fn a_line_with_more_bytes_than_are_tokenised_is_named() {
     let input = format!("a\n{}\n", "b ".repeat(1 << 19 | 1));
     let line = refusal(&["embed"], input.as_bytes());
-    assert_eq!(line, "standard input: line 2: 1048578 bytes, the limit is 1048576");
+    assert_eq!(line, "standard input: line 2: 1048577 bytes, the limit is 1048576");
 }
 
 #[cfg(unix)]
