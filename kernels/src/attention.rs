@@ -22,7 +22,9 @@ mod keys;
 mod maps;
 mod mask;
 mod parts;
+mod score_rows;
 mod segment;
+mod spread;
 
 pub use backward::{
     AttentionGradients, BackwardBlocking, attention_backward, attention_backward_blocked,
@@ -44,6 +46,14 @@ use maps::MapRows;
 use segment::STEP;
 
 /// Widths and number of the heads, and what becomes of a dot product.
+///
+/// ```
+/// use headrow_kernels::AttentionShape;
+/// // Eight heads of queries, two of which share each head of keys and values.
+/// let shape = AttentionShape::new(8, 4, 64, 64);
+/// assert_eq!(shape.scale, 0.125);
+/// assert_eq!(shape.with_softcap(50.0).softcap, Some(50.0));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct AttentionShape {
@@ -180,6 +190,23 @@ pub fn attention_cached<'a>(
 ///
 /// # Panics
 /// As these, with [`attention_blocked_scratch`].
+///
+/// ```
+/// use headrow_kernels::attention::{Blocking, Source, attention_blocked, attention_blocked_scratch};
+/// use headrow_kernels::{AttentionExtent, AttentionShape, Cpu, Mask, Mat, MatMut, Par, Scratch, Segment};
+/// let (q, k, v) = ([0.0; 3], [1.0; 3], [3.0, 5.0, 7.0]);
+/// let [q, k, v] = [&q, &k, &v].map(|x| Mat::new(x, 3, 1));
+/// let (cpu, shape) = (Cpu::detect(), AttentionShape::new(1, 1, 1, 1));
+/// let segments = [Segment::causal(0..3, 0..3)];
+/// let source = Source::rows(k, v, &segments);
+/// let blocking = Blocking { rows: 1, keys: 1, ..Blocking::new(cpu, 1, &shape, &source) };
+/// let extent = AttentionExtent::of(&segments);
+/// let mut scratch = Scratch::new(attention_blocked_scratch(cpu, &blocking, 1, &shape, extent));
+/// let (mask, mut out) = (Mask::default(), [0.0; 3]);
+/// let (to, stack) = (MatMut::new(&mut out, 3, 1), &mut scratch.stack());
+/// attention_blocked(cpu, Par::SERIAL, &blocking, &shape, q, source, &mask, to, stack);
+/// assert_eq!(out, [3.0, 4.0, 5.0]);
+/// ```
 #[expect(clippy::too_many_arguments, reason = "the operands of the operation")]
 #[track_caller]
 pub fn attention_blocked<'a>(
@@ -233,6 +260,9 @@ fn attend(
 
 /// Scratch for [`attention()`] with up to `threads` workers over segments no longer than `extent`:
 /// grows with `extent`, so that one memory serves all shorter calls too.
+///
+/// # Panics
+/// When the size overflows.
 #[track_caller]
 pub fn attention_scratch(
     cpu: Cpu,

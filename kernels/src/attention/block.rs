@@ -1,17 +1,14 @@
 //! One block of rows against the keys and values of one head: scores, exponentials, weighted values.
-//!
-//! Rows are the queries of one head, or, for a single query, the heads that share their keys: a
-//! matrix either way, only with another row stride.
 
 use super::keys::Runs;
 use super::maps::MapRows;
 use super::mask::{Query, Seen};
-use super::segment::Sequence;
+use super::score_rows::{Rows, Span, Weights, tiles};
 use super::{AttentionShape, Mask, Source};
 use crate::arch::{Distance, Tile, TileArgs};
 use crate::cpu::Cpu;
 use crate::par::Cancel;
-use crate::rows::softmax::{Scores, cap_scores, exp_scores};
+use crate::rows::softmax::scores::{Scores, cap_scores, exp_scores};
 use crate::view::Mat;
 use std::ops::Range;
 
@@ -39,137 +36,6 @@ pub(super) struct Call<'a> {
 // SAFETY: all is read only, but for the result and the maps: workers write to it through `Rows`, whose blocks of rows and
 // columns of heads are cut disjointly by the driver.
 unsafe impl Sync for Call<'_> {}
-
-/// Some rows of scores of one sequence: `count` queries of one head, or one query's heads of one group.
-#[derive(Clone)]
-pub(super) struct Rows<'a> {
-    pub(super) sequence: Sequence<'a>,
-    /// The keys that some row sees, from a multiple of `STEP` on. Rows of scores, and all numbers of keys
-    /// here, begin with the first of them.
-    pub(super) keys: Range<usize>,
-    pub(super) count: usize,
-    /// The first row's head, and query within the segment.
-    pub(super) head: usize,
-    pub(super) query: usize,
-    /// Whether the next row is the next head of the same query.
-    pub(super) over_heads: bool,
-    /// The first row's d_k elements of Q, or of a copy, and how far apart rows are there.
-    pub(super) q: *const f32,
-    pub(super) ldq: usize,
-}
-
-impl<'a> Rows<'a> {
-    /// Rows of Q where they lie.
-    ///
-    /// # Panics
-    /// When they are not within the segment's queries and the heads.
-    pub(super) fn new(
-        operands: &Operands<'_>,
-        sequence: Sequence<'a>,
-        (head, query): (usize, usize),
-        count: usize,
-        over_heads: bool,
-    ) -> Rows<'a> {
-        let (heads, queries) = if over_heads { (count, 1) } else { (1, count) };
-        assert!(
-            head + heads <= operands.shape.heads && query + queries <= sequence.count(),
-            "{heads} heads from {head} on, {queries} queries from {query} on"
-        );
-        let row = sequence.start + query;
-        let keys = sequence.keys_for(query..query + queries);
-        let d_k = operands.shape.d_k;
-        // Rows and heads exist in Q; with d_k = 0 nothing is read there.
-        let q = operands.q.as_ptr().wrapping_add(row * operands.q.stride() + head * d_k);
-        let ldq = if over_heads { d_k } else { operands.q.stride() };
-        Rows { sequence, keys, count, head, query, over_heads, q, ldq }
-    }
-
-    /// The same rows, their part of Q copied to `to`, one after the other: rows of a wide matrix fall into few
-    /// sets of the first-level cache.
-    pub(super) fn copied(mut self, d_k: usize, to: &mut [f32]) -> Rows<'a> {
-        assert!(to.len() == self.count * d_k);
-        for (r, to) in to.chunks_exact_mut(d_k.max(1)).enumerate() {
-            // SAFETY: row r < count of Q, or of the head's neighbours: d_k elements (`Rows::new`).
-            let from = unsafe { std::slice::from_raw_parts(self.q.add(r * self.ldq), d_k) };
-            to.copy_from_slice(from);
-        }
-        (self.q, self.ldq) = (to.as_ptr(), d_k);
-        self
-    }
-
-    /// The same rows of another matrix, of which this is the first row's part.
-    pub(super) fn over(&self, first: *const f32, ld: usize) -> Rows<'a> {
-        Rows { q: first, ldq: ld, ..self.clone() }
-    }
-
-    /// Row r of a Q with `of` rows.
-    pub(super) fn at(&self, r: usize, of: usize) -> Query<'a> {
-        let Rows { sequence, head, query, .. } = *self;
-        let (head, index) = if self.over_heads { (head + r, query) } else { (head, query + r) };
-        Query { sequence, head, index, of, base: self.keys.start }
-    }
-
-    /// Elements from one row to the next, in a matrix of heads of `width` columns and this stride.
-    fn stride(&self, width: usize, stride: usize) -> usize {
-        if self.over_heads { width } else { stride }
-    }
-}
-
-/// What a block of rows has come to before the values weigh in.
-#[derive(Clone)]
-pub(super) struct Weights<'a> {
-    pub(super) seen: &'a [Seen],
-    pub(super) span: Span,
-    /// Unnormalised weights, rows `ld` apart, hidden keys marked as [`Call::weigh`] does; and their sums.
-    pub(super) weights: &'a [f32],
-    pub(super) ld: usize,
-    pub(super) sums: &'a [f32],
-}
-
-/// What the rows of a block see, taken together.
-#[derive(Clone)]
-pub(super) struct Span {
-    /// From the first key that some row sees to the last.
-    all: Range<usize>,
-    /// From the last beginning to the first end: holes apart, every row sees these. `0..0` when there are none.
-    shared: Range<usize>,
-    holes: bool,
-}
-
-impl Span {
-    pub(super) fn of(seen: &[Seen]) -> Span {
-        let (mut start, mut last) = (usize::MAX, 0);
-        let (mut shared, mut holes) = (0..usize::MAX, false);
-        for &[first, end, count] in seen {
-            if count > 0 {
-                start = start.min(first);
-            }
-            last = last.max(end);
-            shared = shared.start.max(first)..shared.end.min(end);
-            holes |= count < end - first;
-        }
-        if shared.start >= shared.end {
-            shared = 0..0;
-        }
-        Span { all: start.min(last)..last, shared, holes }
-    }
-
-    /// From the first key that some row sees to the last.
-    pub(super) fn all(&self) -> Range<usize> {
-        self.all.clone()
-    }
-
-    /// Whether every row sees the same keys, holes apart.
-    pub(super) fn uniform(&self) -> bool {
-        self.all == self.shared
-    }
-}
-
-/// Cuts `count` rows into tiles of at most `mr`, as equal as can be.
-fn tiles(count: usize, mr: usize) -> impl Iterator<Item = Range<usize>> {
-    let parts = count.div_ceil(mr);
-    (0..parts).map(move |i| i * count / parts..(i + 1) * count / parts)
-}
 
 impl Operands<'_> {
     /// What row r sees; marks per key go to `visible` when there is more than a diagonal.
@@ -354,90 +220,156 @@ impl Call<'_> {
         if columns.is_empty() {
             return;
         }
-        let Weights { seen, span, weights, ld, sums } = weights;
-        let Span { all, shared, holes } = span;
-        let gemm = &self.operands.cpu.table.gemm;
-        let ldc = rows.stride(self.operands.shape.d_v, self.ldo);
-        let row = rows.sequence.start + rows.query;
-        let n = columns.len();
+        let cpu = self.operands.cpu;
+        let (nr, d_v) = (cpu.table.gemm.nr, self.operands.shape.d_v);
         assert!(
-            seen.len() == rows.count
-                && sums.len() == rows.count
-                && columns.start.is_multiple_of(gemm.nr)
+            weights.seen.len() == rows.count
+                && weights.sums.len() == rows.count
+                && columns.start.is_multiple_of(nr)
+                && (rows.count - 1) * weights.ld + weights.span.all.end <= weights.weights.len()
         );
-        assert!((rows.count - 1) * ld + all.end <= weights.len());
-        // SAFETY: the first element of these columns in the first of these rows.
-        let out = unsafe {
-            self.out.add(row * self.ldo + rows.head * self.operands.shape.d_v + columns.start)
+        let row = rows.sequence.start + rows.query;
+        let result = Columns {
+            cpu,
+            base: rows.keys.start,
+            // SAFETY: the first element of these columns in the first of these rows.
+            out: unsafe { self.out.add(row * self.ldo + rows.head * d_v + columns.start) },
+            ldc: rows.stride(d_v, self.ldo),
+            columns: columns.len(),
+            depth,
+            values: values.columns_from(columns.start / nr),
+            weights,
         };
-        let base = rows.keys.start;
-        let values = values.columns_from(columns.start / gemm.nr);
-        let product = |kernel: Tile, part: Range<usize>, keys: Range<usize>, accumulate: bool| {
-            for (run, b) in values.cut(base + keys.start..base + keys.end, depth) {
-                let accumulate = accumulate || run.start > base + keys.start;
-                // SAFETY: rows below `count`, keys that one of them sees: within the weights (asserted) and,
-                // as the caller promises, the values and the result. `Cpu` proves the instruction set.
-                unsafe {
-                    kernel(TileArgs {
-                        m: part.len(),
-                        n,
-                        k: run.len(),
-                        a: weights.as_ptr().add(part.start * ld + run.start - base),
-                        lda: ld,
-                        b,
-                        ldb: values.ld,
-                        panel: values.panel,
-                        c: out.add(part.start * ldc),
-                        ldc,
-                        accumulate,
-                        from: Distance::Near,
-                        goes_on: false,
-                    });
-                }
-            }
-        };
-        // SAFETY: row r < count of the result, these columns.
-        let result = |r: usize| unsafe { std::slice::from_raw_parts_mut(out.add(r * ldc), n) };
-        // Keys that some rows see and some do not: what all rows of a tile see by the plain product, the
-        // rest, a few keys along a diagonal, by the one that passes marked weights over.
-        let by_tile = |within: Range<usize>| {
-            if within.is_empty() {
-                return;
-            }
-            for tile in tiles(rows.count, gemm.mr) {
-                let Span { all, shared, holes } = Span::of(&seen[tile.clone()]);
-                let clip = |keys: Range<usize>| {
-                    keys.start.clamp(within.start, within.end)
-                        ..keys.end.clamp(within.start, within.end)
-                };
-                let (all, shared) = (clip(all), clip(shared));
-                if holes || shared.is_empty() {
-                    product(gemm.marked, tile, all, true);
-                } else {
-                    product(gemm.marked, tile.clone(), all.start..shared.start, true);
-                    product(gemm.tile, tile.clone(), shared.clone(), true);
-                    product(gemm.marked, tile, shared.end..all.end, true);
-                }
-            }
-        };
+        // SAFETY: the caller's promise.
+        unsafe { result.compute() };
+    }
+}
 
+/// Some columns of the result of a block of rows, and what they are made of.
+struct Columns<'a> {
+    cpu: Cpu,
+    weights: Weights<'a>,
+    /// From the first of the columns on.
+    values: Runs<'a>,
+    /// The key with which rows of weights begin.
+    base: usize,
+    /// Most keys of one product.
+    depth: usize,
+    /// The first element, and how far apart rows are.
+    out: *mut f32,
+    ldc: usize,
+    columns: usize,
+}
+
+impl Columns<'_> {
+    /// All rows of it.
+    ///
+    /// # Safety
+    /// The values hold the columns of the keys that `weights` name; the result has these rows and columns, which nobody
+    /// else uses.
+    unsafe fn compute(&self) {
+        let Weights { seen, span: Span { all, shared, holes }, sums, .. } = &self.weights;
+        let tile = self.cpu.table.gemm.tile;
+        // SAFETY: (of each block below) the caller's promise, for rows of `weights` and keys of their span.
+        let clear = || (0..seen.len()).for_each(|r| unsafe { self.row(r) }.fill(0.0));
         // Of a band narrow against the block, what all rows see is not worth a round of its own.
-        if holes || shared.len() <= all.len() / 2 {
-            (0..rows.count).for_each(|r| result(r).fill(0.0));
-            by_tile(all);
+        if *holes || shared.len() <= all.len() / 2 {
+            clear();
+            // SAFETY: as above.
+            unsafe { self.add_by_tile(all.clone()) };
         } else {
             let at_once = shared.start == all.start;
-            if !at_once {
-                (0..rows.count).for_each(|r| result(r).fill(0.0));
-                by_tile(all.start..shared.start);
+            // SAFETY: as above.
+            unsafe {
+                if !at_once {
+                    clear();
+                    self.add_by_tile(all.start..shared.start);
+                }
+                self.product(tile, 0..seen.len(), shared.clone(), !at_once);
+                self.add_by_tile(shared.end..all.end);
             }
-            product(gemm.tile, 0..rows.count, shared.clone(), !at_once);
-            by_tile(shared.end..all.end);
         }
-        for (r, (&sum, seen)) in sums.iter().zip(seen).enumerate() {
+        for (r, (&sum, seen)) in sums.iter().zip(*seen).enumerate() {
             if seen[2] > 0 {
-                result(r).iter_mut().for_each(|x| *x /= sum);
+                // SAFETY: as above.
+                unsafe { self.row(r) }.iter_mut().for_each(|x| *x /= sum);
             }
         }
+    }
+
+    /// Adds keys that some rows see and some do not: what all rows of a tile see by the plain product, the rest, a few
+    /// keys along a diagonal, by the one that passes marked weights over.
+    ///
+    /// # Safety
+    /// As [`Columns::compute`].
+    unsafe fn add_by_tile(&self, within: Range<usize>) {
+        if within.is_empty() {
+            return;
+        }
+        let gemm = &self.cpu.table.gemm;
+        let seen = self.weights.seen;
+        let clip = |keys: Range<usize>| {
+            keys.start.clamp(within.start, within.end)..keys.end.clamp(within.start, within.end)
+        };
+        for tile in tiles(seen.len(), gemm.mr) {
+            let Span { all, shared, holes } = Span::of(&seen[tile.clone()]);
+            let (all, shared) = (clip(all), clip(shared));
+            // SAFETY: the caller's promise.
+            unsafe {
+                if holes || shared.is_empty() {
+                    self.product(gemm.marked, tile, all, true);
+                } else {
+                    self.product(gemm.marked, tile.clone(), all.start..shared.start, true);
+                    self.product(gemm.tile, tile.clone(), shared.clone(), true);
+                    self.product(gemm.marked, tile, shared.end..all.end, true);
+                }
+            }
+        }
+    }
+
+    /// Some rows ← (or +=) their weights of some keys times the values.
+    ///
+    /// # Safety
+    /// As [`Columns::compute`].
+    unsafe fn product(
+        &self,
+        kernel: Tile,
+        rows: Range<usize>,
+        keys: Range<usize>,
+        accumulate: bool,
+    ) {
+        let &Columns { ref weights, values, base, out, ldc, columns, .. } = self;
+        let first = base + keys.start;
+        for (run, b) in values.cut(first..base + keys.end, self.depth) {
+            // SAFETY: rows and keys of the weights; as the caller promises, the values and the result have them too.
+            // `Cpu` proves the instruction set.
+            unsafe {
+                kernel(TileArgs {
+                    m: rows.len(),
+                    n: columns,
+                    k: run.len(),
+                    a: weights.weights.as_ptr().add(rows.start * weights.ld + run.start - base),
+                    lda: weights.ld,
+                    b,
+                    ldb: values.ld,
+                    panel: values.panel,
+                    c: out.add(rows.start * ldc),
+                    ldc,
+                    accumulate: accumulate || run.start > first,
+                    from: Distance::Near,
+                    goes_on: false,
+                });
+            }
+        }
+    }
+
+    /// Row r of it.
+    ///
+    /// # Safety
+    /// As [`Columns::compute`]; no other reference to this row is alive.
+    #[expect(clippy::mut_from_ref, reason = "the caller promises that there is one at a time")]
+    unsafe fn row(&self, r: usize) -> &mut [f32] {
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.out.add(r * self.ldc), self.columns) }
     }
 }

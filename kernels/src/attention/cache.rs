@@ -22,6 +22,20 @@ pub const PAGE: usize = STEP;
 /// in rows, \[head\]\[page\]\[PAGE\]\[d_v\]. nr belongs to the instruction set. Pages that follow one another in number
 /// and in a sequence are one run of memory, so it pays to hand them out in ascending order. What attention computes
 /// from a cache has the bits it has from rows.
+///
+/// ```
+/// use headrow_kernels::attention::PAGE;
+/// use headrow_kernels::{Cpu, KvCache, Mat, Par};
+/// let mut cache = KvCache::try_new(Cpu::detect(), 1, 2, 2, 3).expect("memory for 3 pages");
+/// let x = vec![0.5; 2 * (PAGE + 6)];
+/// let x = Mat::new(&x, PAGE + 6, 2);
+/// // A sequence in pages 0 and 2; another goes on from its tokens: it shares the full page and has page 1 for itself.
+/// cache.write(Par::SERIAL, &[0, 2], 0, x, x);
+/// cache.copy_page(2, 1, 6);
+/// let next = x.rows_range(0..1);
+/// cache.write(Par::SERIAL, &[0, 1], PAGE + 6, next, next);
+/// assert_eq!(cache.bytes(), 3 * PAGE * 4 * size_of::<f32>());
+/// ```
 pub struct KvCache {
     cpu: Cpu,
     kv_heads: usize,

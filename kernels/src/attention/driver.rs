@@ -1,11 +1,11 @@
-//! Who computes what: items for the workers, and a way for one query over a long cache.
+//! Who computes what: items for the workers.
 
-use super::block::{Call, Rows, Span, Weights};
+use super::block::Call;
 use super::blocking::{Blocking, MOST_ROWS, most_scores, row_of_scores};
 use super::keys::{Runs, pack_keys, pack_values};
-use super::mask::Seen;
-use super::parts::Parts;
+use super::score_rows::{Rows, Span, Weights};
 use super::segment::Sequence;
+use super::spread::spread;
 use super::{AttentionExtent, AttentionShape, Source};
 use crate::cpu::Cpu;
 use crate::par::{Cancel, Par};
@@ -25,14 +25,14 @@ fn block_need(d_k: usize, rows: usize, row: RowNeed, scores: usize) -> Need {
 
 /// Elements that a row of scores needs while it is weighed: for marks of hidden keys, and for biases.
 #[derive(Clone, Copy)]
-struct RowNeed {
-    marks: usize,
-    added: usize,
+pub(super) struct RowNeed {
+    pub(super) marks: usize,
+    pub(super) added: usize,
 }
 
 impl RowNeed {
     /// What a call needs for rows of `keys` keys.
-    fn of(call: &Call<'_>, keys: usize) -> RowNeed {
+    pub(super) fn of(call: &Call<'_>, keys: usize) -> RowNeed {
         RowNeed {
             marks: if call.operands.mask.is_none() { 0 } else { keys },
             added: if call.operands.mask.relative.is_none() { 0 } else { keys },
@@ -40,7 +40,7 @@ impl RowNeed {
     }
 
     #[track_caller]
-    fn need(self) -> Need {
+    pub(super) fn need(self) -> Need {
         Need::of::<u8>(self.marks).and(Need::of::<f32>(self.added))
     }
 }
@@ -95,7 +95,7 @@ pub(super) fn run(call: &Call<'_>, par: Par<'_>, blocking: &Blocking, stack: &mu
     let source = &call.source;
     if blocking.spread && par.threads() > 1 && source.iter().all(|s| s.count() <= 1) {
         for sequence in source.iter().filter(|s| s.count() > 0) {
-            spread(call, par, blocking, sequence, stack);
+            spread(call, par, blocking.keys, sequence, stack);
         }
         return;
     }
@@ -238,121 +238,9 @@ fn one_block(
     for (r, (sum, &seen)) in sums.iter_mut().zip(seen.iter()).enumerate() {
         let scores = &mut scores[r * ld..][..ld];
         // SAFETY: an item is one worker's, and no other has these queries with these heads.
-        *sum = unsafe { call.weigh(&rows, r, seen, span.all(), scores, added) };
+        *sum = unsafe { call.weigh(&rows, r, seen, span.all.clone(), scores, added) };
     }
     let weights = Weights { seen, span, weights: scores, ld, sums };
     // SAFETY: `values` are those of `keys`; queries and heads are ours, as above.
     unsafe { call.weigh_values(&rows, 0..call.operands.shape.d_v, blocking.keys, weights, values) };
-}
-
-/// One query over many keys, with fewer heads than workers: three phases, shared out over panels of
-/// keys, over heads, and over columns of values. No sum is split.
-#[track_caller]
-fn spread(
-    call: &Call<'_>,
-    par: Par<'_>,
-    blocking: &Blocking,
-    sequence: Sequence<'_>,
-    stack: &mut Stack<'_>,
-) {
-    let &AttentionShape { heads, kv_heads, d_k, d_v, .. } = call.operands.shape;
-    let nr = call.operands.cpu.table.gemm.nr;
-    let group = heads / kv_heads;
-    let keys = sequence.keys_for(0..1);
-    let width = keys.len();
-    let ld = row_of_scores(nr, width);
-    let need = RowNeed::of(call, width);
-    let (scores, mut stack) =
-        stack.take::<f32>(heads.checked_mul(ld).expect("scratch size overflows"));
-    let (sums, mut stack) = stack.take::<f32>(heads);
-    let (seen, mut stack) = stack.take::<usize>(3 * heads);
-    let (seen, _) = seen.as_chunks_mut::<3>();
-    let rows =
-        |kv_head: usize| Rows::new(&call.operands, sequence, (kv_head * group, 0), group, true);
-
-    // Scores: an item is a few panels of one group's keys, packed when they are not yet.
-    let panels = width.div_ceil(nr);
-    let some = panels.div_ceil(4 * par.threads()).max(2);
-    let across = panels.div_ceil(some);
-    let shared = Parts::new(scores);
-    let each = match call.source {
-        Source::Rows { .. } => Need::of::<f32>(d_k * nr),
-        Source::Cache { .. } => Need::NONE,
-    };
-    par.run_with(kv_heads * across, each, &mut stack, &|item, mut stack| {
-        let (kv_head, first) = (item / across, item % across * some);
-        let rows = rows(kv_head);
-        let score = |part: Range<usize>, keys: Runs<'_>| {
-            // SAFETY: keys that `keys` holds, and their columns in the rows of this group, that no other item has.
-            unsafe {
-                let at = shared.at(kv_head * group * ld);
-                call.operands.score_keys(&rows, 0..group, part, keys, at, ld);
-            }
-        };
-        let part = |panel: usize, end: usize| panel * nr..width.min(end * nr);
-        let end = panels.min(first + some);
-        match call.source {
-            Source::Cache { cache, .. } => {
-                score(part(first, end), cache.keys(kv_head, sequence.pages));
-            }
-            Source::Rows { k, .. } => {
-                let k = k.columns(kv_head * d_k..(kv_head + 1) * d_k);
-                let (packed, _) = stack.take::<f32>(d_k * nr);
-                for panel in first..end {
-                    let part = part(panel, panel + 1);
-                    let start = keys.start + part.start;
-                    let at = sequence.row + start;
-                    pack_keys(call.operands.cpu, k.rows_range(at..at + part.len()), packed);
-                    let base = packed.as_ptr();
-                    score(part, Runs { base, first: start, ld: d_k, panel: 0, pages: None });
-                }
-            }
-        }
-    });
-
-    // Weights: an item is one head's row.
-    let (shared, shared_seen) = (Parts::new(scores), Parts::new(seen));
-    let shared_sums = Parts::new(sums);
-    par.run_with(heads, need.need(), &mut stack, &|head, mut stack| {
-        // SAFETY: row `head` of each, which no other item has.
-        let (scores, seen, sum) = unsafe {
-            (
-                shared.part(head * ld, ld),
-                &mut shared_seen.part(head, 1)[0],
-                &mut shared_sums.part(head, 1)[0],
-            )
-        };
-        let (visible, mut stack) = stack.take::<u8>(need.marks);
-        let (added, _) = stack.take::<f32>(need.added);
-        let all = Rows::new(&call.operands, sequence, (0, 0), heads, true);
-        *seen = call.operands.see(&all, head, visible);
-        // SAFETY: an item is one head's.
-        *sum = unsafe { call.weigh(&all, head, *seen, 0..width, scores, added) };
-    });
-
-    // Weighted values: an item is one panel of columns for one group.
-    let (scores, seen, sums): (&[f32], &[Seen], &[f32]) = (scores, seen, sums);
-    let across = d_v.div_ceil(nr);
-    par.run(kv_heads * across, &|item, _| {
-        let (kv_head, first) = (item / across, item % across * nr);
-        let group = kv_head * group..(kv_head + 1) * group;
-        let weights = Weights {
-            span: Span::of(&seen[group.clone()]),
-            seen: &seen[group.clone()],
-            weights: &scores[group.start * ld..group.end * ld],
-            ld,
-            sums: &sums[group],
-        };
-        let values = match call.source {
-            Source::Cache { cache, .. } => cache.values(kv_head, sequence.pages),
-            Source::Rows { v, .. } => {
-                let rows = sequence.row..sequence.row + sequence.keys;
-                let v = v.rows_range(rows).columns(kv_head * d_v..(kv_head + 1) * d_v);
-                Runs { base: v.as_ptr(), first: 0, ld: v.stride(), panel: nr, pages: None }
-            }
-        };
-        let columns = first..d_v.min(first + nr);
-        // SAFETY: V where it lies, and columns of the result that no other item has.
-        unsafe { call.weigh_values(&rows(kv_head), columns, blocking.keys, weights, values) };
-    });
 }

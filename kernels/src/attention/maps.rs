@@ -5,6 +5,23 @@ use super::{AttentionShape, Source};
 use crate::view::MatMut;
 
 /// Attention maps: the weights p of some heads, each row summing to 1.
+///
+/// ```
+/// use headrow_kernels::{AttentionExtent, AttentionOutput, AttentionShape, Cpu, Maps, Mask, Mat, MatMut};
+/// use headrow_kernels::{Par, Scratch, Segment, attention, attention_scratch};
+/// // Two tokens with equal scores, the first of which does not see the second.
+/// let (q, k, v) = ([0.0; 2], [1.0; 2], [3.0, 5.0]);
+/// let [q, k, v] = [&q, &k, &v].map(|x| Mat::new(x, 2, 1));
+/// let (cpu, shape) = (Cpu::detect(), AttentionShape::new(1, 1, 1, 1));
+/// let segments = [Segment::causal(0..2, 0..2)];
+/// let need = attention_scratch(cpu, 1, &shape, AttentionExtent::of(&segments));
+/// let (mut scratch, mut out, mut weights) = (Scratch::new(need), [0.0; 2], [0.0; 4]);
+/// let maps = Maps { heads: &[0], out: MatMut::new(&mut weights, 2, 2) };
+/// let to = AttentionOutput::from(MatMut::new(&mut out, 2, 1)).with_maps(maps);
+/// let (mask, stack) = (Mask::default(), &mut scratch.stack());
+/// attention(cpu, Par::SERIAL, &shape, q, k, v, &segments, &mask, to, stack);
+/// assert_eq!(weights, [1.0, 0.0, 0.5, 0.5]);
+/// ```
 #[derive(Debug)]
 pub struct Maps<'a> {
     /// The heads that are wanted, ascending.

@@ -96,6 +96,22 @@ impl<'a> Relative<'a> {
 }
 
 /// What hides keys, and what is added to scores. All parts combine, also with the segments' reach.
+///
+/// ```
+/// use headrow_kernels::{AttentionExtent, AttentionShape, Cpu, Mask, Mat, MatMut, Par, Scratch, Segment};
+/// use headrow_kernels::{attention, attention_scratch};
+/// // One query over three keys with equal scores, the last of them padding.
+/// let (q, k, v) = ([0.0], [1.0; 3], [3.0, 5.0, f32::NAN]);
+/// let (q, k, v) = (Mat::new(&q, 1, 1), Mat::new(&k, 3, 1), Mat::new(&v, 3, 1));
+/// let (cpu, shape) = (Cpu::detect(), AttentionShape::new(1, 1, 1, 1));
+/// let segments = [Segment::full(0..1, 0..3)];
+/// let need = attention_scratch(cpu, 1, &shape, AttentionExtent::of(&segments));
+/// let (mut scratch, mut out) = (Scratch::new(need), [0.0]);
+/// let mask = Mask { keys: Some(&[true, true, false]), ..Mask::default() };
+/// let (to, stack) = (MatMut::new(&mut out, 1, 1), &mut scratch.stack());
+/// attention(cpu, Par::SERIAL, &shape, q, k, v, &segments, &mask, to, stack);
+/// assert_eq!(out, [4.0]);
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Mask<'a> {
     /// By row of K: `true` = visible. Not with a cache, which has no such rows.

@@ -10,6 +10,14 @@ use std::ops::Range;
 /// Query i stands at position i + offset and sees the keys j with
 /// i + offset − behind ≤ j ≤ i + offset + ahead; a bound that is `None` is none. So a causal mask
 /// is `ahead = Some(0)`, and a sliding window of w keys, its own among them, `behind = Some(w − 1)`.
+///
+/// ```
+/// use headrow_kernels::Reach;
+/// // Three new tokens behind five older ones: the first new one is the sixth.
+/// let reach = Reach::causal(3, 8);
+/// assert_eq!((reach.offset, reach.ahead), (5, Some(0)));
+/// assert_eq!(reach.with_window(4).behind, Some(3));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
     /// Position of the first query, counted in keys of the sequence. Any number is allowed: with t queries
@@ -86,6 +94,14 @@ fn signed(n: usize) -> isize {
 }
 
 /// One sequence of a ragged batch: which rows of Q attend to which rows of K and V.
+///
+/// ```
+/// use headrow_kernels::{Reach, Segment};
+/// // Two sequences of a batch: all of the first sees all of it, of the second each what came before.
+/// let batch = [Segment::full(0..4, 0..4), Segment::causal(4..9, 4..9)];
+/// assert_eq!(batch[0].reach, Reach::ALL);
+/// assert_eq!(batch[1].reach, Reach { ahead: Some(0), ..Reach::ALL });
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Segment {
@@ -334,6 +350,12 @@ impl Sequence<'_> {
 }
 
 /// The longest segments of a call, or of all calls that one scratch memory is to serve.
+///
+/// ```
+/// use headrow_kernels::{AttentionExtent, Segment};
+/// let extent = AttentionExtent::of(&[Segment::full(0..4, 0..9), Segment::full(4..11, 9..11)]);
+/// assert_eq!(extent, AttentionExtent { queries: 7, keys: 9 });
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AttentionExtent {
     /// Queries of the segment that has most.

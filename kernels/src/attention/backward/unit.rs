@@ -4,10 +4,11 @@ use super::row::{Part, Weighed};
 use super::{Added, BackwardBlocking, Place};
 use crate::arch::{Distance, PackArgs, Tile, TileArgs};
 use crate::attention::AttentionShape;
-use crate::attention::block::{Operands, Rows, Span};
+use crate::attention::block::Operands;
 use crate::attention::blocking::row_of_scores;
 use crate::attention::keys::{Runs, pack_keys, pack_values};
 use crate::attention::mask::{Query, Seen};
+use crate::attention::score_rows::{Rows, Span};
 use crate::attention::segment::Sequence;
 use crate::cpu::Cpu;
 use crate::par::Cancel;
@@ -208,7 +209,7 @@ impl Call<'_> {
         for (r, seen) in seen.iter_mut().enumerate() {
             *seen = self.operands.see(&rows, r, visible);
         }
-        let all = Span::of(seen).all();
+        let all = Span::of(seen).all;
         let dq = self.dq.part(at..at + count, head * d_k, d_k);
         let mut block = Block {
             d_out: rows.over(d_out.as_ptr(), d_out.stride()),
