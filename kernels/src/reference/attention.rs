@@ -3,6 +3,9 @@
 use crate::attention::{AttentionShape, Mask, PerHead, Relative, Segment};
 use crate::view::Mat;
 
+/// u = 2⁻²⁴.
+const UNIT: f64 = 1.0 / (1u64 << 24) as f64;
+
 /// What [`attention()`] gives, and how far an f32 result may lie from it.
 #[derive(Clone, Debug)]
 pub struct Attention {
@@ -52,13 +55,12 @@ pub fn attention(
     let longest = segments.iter().map(|segment| segment.keys.len()).max().unwrap_or(0);
     let mut weights = vec![0.0; heads * q.rows() * longest];
     let mut weights_bound = vec![0.0; heads * q.rows()];
-    let unit = 2f64.powi(-24);
     for segment in segments {
         for (i, row) in segment.queries.clone().enumerate() {
             for head in 0..heads {
                 let kv_head = head / (heads / kv_heads);
                 let Row { visible, error } = weights_of(shape, q, k, segment, mask, (i, head));
-                let relative = 4.0 * error + 2.0 * (visible.len() + 16) as f64 * unit;
+                let relative = 4.0 * error + 2.0 * (visible.len() + 16) as f64 * UNIT;
                 let map = head * q.rows() + row;
                 weights_bound[map] = relative;
                 visible.iter().for_each(|v| weights[map * longest + v.key] = v.score);
@@ -132,17 +134,16 @@ fn scores(
         let products = || query.iter().zip(key).map(|(&q, &k)| f64::from(q) * f64::from(k));
         let mut score = products().sum::<f64>() * f64::from(scale);
         let size = products().map(f64::abs).sum::<f64>() * f64::from(scale).abs();
-        let unit = 2f64.powi(-24);
         let (mut slope, mut slope_error) = (1.0, 0.0);
         if let Some(cap) = softcap.map(f64::from) {
             let tanh = (score / cap).tanh();
             score = cap * tanh;
             slope = 1.0 - tanh * tanh;
-            slope_error = 2.0 * tanh.abs() * roundings as f64 * unit * size / cap + 8.0 * unit;
+            slope_error = 2.0 * tanh.abs() * roundings as f64 * UNIT * size / cap + 8.0 * UNIT;
         }
         let bias = bias.map(f64::from);
         let all = size + bias[0].abs() + bias[1].abs();
-        error = error.max(roundings as f64 * unit * all);
+        error = error.max(roundings as f64 * UNIT * all);
         visible.push(Visible { key: j, score: score + bias[0] + bias[1], slope, slope_error });
     }
     Row { visible, error }
@@ -180,17 +181,17 @@ impl Gradient {
         Gradient { values: vec![0.0; len], bound: vec![0.0; len], terms: vec![(0, 0.0); len] }
     }
 
-    /// Adds a term that an f32 computation has within `error`.
-    fn add(&mut self, at: usize, term: f64, error: f64) {
-        self.values[at] += term;
-        self.bound[at] += error;
+    /// Adds a term.
+    fn add(&mut self, at: usize, term: Known) {
+        self.values[at] += term.value;
+        self.bound[at] += term.error;
         self.terms[at].0 += 1;
-        self.terms[at].1 += term.abs();
+        self.terms[at].1 += term.value.abs();
     }
 
     fn finish(mut self) -> Gradient {
         for (bound, &(count, size)) in self.bound.iter_mut().zip(&self.terms) {
-            *bound += (count + 2) as f64 * (2f64.powi(-24) * size + f64::from(f32::MIN_POSITIVE));
+            *bound += (count + 2) as f64 * (UNIT * size + f64::from(f32::MIN_POSITIVE));
         }
         self
     }
@@ -210,81 +211,37 @@ pub fn attention_backward(
     segments: &[Segment],
     mask: &Mask<'_>,
 ) -> AttentionGradients {
-    let &AttentionShape { heads, kv_heads, d_k, d_v, scale, .. } = shape;
-    let (scale, q_rows) = (f64::from(scale), q.rows());
-    let unit = 2f64.powi(-24);
-    let tiny = f64::from(f32::MIN_POSITIVE);
-    let table = mask.relative.map_or(0, |relative| heads * relative.table.cols());
+    let &AttentionShape { heads, kv_heads, d_k, d_v, .. } = shape;
+    let scale = f64::from(shape.scale);
     let mut dq = Gradient::zeros(q.rows() * heads * d_k);
     let mut dk = Gradient::zeros(k.rows() * kv_heads * d_k);
     let mut dv = Gradient::zeros(v.rows() * kv_heads * d_v);
-    let mut relative = Gradient::zeros(table);
-    let (shared, bias_rows, bias_cols) = match mask.bias {
-        None => (true, 0, 0),
-        Some(PerHead::Shared(bias)) => (true, bias.rows(), bias.cols()),
-        Some(PerHead::Each(bias)) => (false, bias.rows(), bias.cols()),
-    };
-    let mut bias = Gradient::zeros(bias_rows * bias_cols);
-    for segment in segments {
-        for head in 0..heads {
-            let kv_head = head / (heads / kv_heads);
-            for (i, row) in segment.queries.clone().enumerate() {
-                let Row { visible, error } = weights_of(shape, q, k, segment, mask, (i, head));
-                let weight_error = 4.0 * error + 2.0 * (visible.len() + 17) as f64 * unit;
-                let gradients = &d_out.row(row)[head * d_v..(head + 1) * d_v];
-                // dO·V_j, and how far it may be off.
-                let products: Vec<(f64, f64)> = visible
-                    .iter()
-                    .map(|&Visible { key, .. }| {
-                        let values = &v.row(segment.keys.start + key)[kv_head * d_v..][..d_v];
-                        let terms =
-                            || gradients.iter().zip(values).map(|(&g, &v)| wide(g) * wide(v));
-                        let size: f64 = terms().map(f64::abs).sum();
-                        (terms().sum(), (d_v + 2) as f64 * unit * size)
-                    })
-                    .collect();
-                let weighed = || visible.iter().map(|v| v.score).zip(&products);
-                let mean: f64 = weighed().map(|(p, (product, _))| p * product).sum();
-                let sum_error = weight_error + (visible.len() + 2) as f64 * unit;
-                let mean_error: f64 = weighed()
-                    .map(|(p, (product, error))| p * (sum_error * product.abs() + error))
-                    .sum();
-                for (&Visible { key, score: p, slope, slope_error }, &(product, product_error)) in
-                    visible.iter().zip(&products)
-                {
-                    let key_row = segment.keys.start + key;
-                    let difference = product - mean;
-                    let difference_error = product_error + mean_error;
-                    let ds = p * difference;
-                    let p_error = weight_error * p + tiny;
-                    let ds_error = p_error * difference.abs()
-                        + p * difference_error
-                        + 4.0 * unit * ds.abs()
-                        + tiny;
-                    let dx = ds * slope;
-                    let dx_error =
-                        ds_error * slope + ds.abs() * slope_error + 4.0 * unit * dx.abs() + tiny;
-                    for (c, &g) in gradients.iter().enumerate() {
-                        let g = f64::from(g);
-                        dv.add((key_row * kv_heads + kv_head) * d_v + c, p * g, p_error * g.abs());
-                    }
-                    for c in 0..d_k {
-                        let (at_q, at_k) = (head * d_k + c, kv_head * d_k + c);
-                        let (q, k) = (f64::from(q.row(row)[at_q]), f64::from(k.row(key_row)[at_k]));
-                        let error = (scale * dx_error).abs();
-                        dq.add(row * heads * d_k + at_q, scale * dx * k, error * k.abs());
-                        dk.add(key_row * kv_heads * d_k + at_k, scale * dx * q, error * q.abs());
-                    }
-                    if let Some(Relative { table, zero }) = mask.relative {
-                        let position = i as isize + segment.reach.offset;
-                        let column = (key as isize - position + zero as isize) as usize;
-                        relative.add(head * table.cols() + column, ds, ds_error);
-                    }
-                    if mask.bias.is_some() {
-                        let row = if shared { row } else { head * q_rows + row };
-                        bias.add(row * bias_cols + key, ds, ds_error);
-                    }
+    let mut added = AddedGradients::of(mask, heads);
+    let places = segments.iter().flat_map(|segment| (0..heads).map(move |head| (segment, head)));
+    for (segment, head) in places {
+        let kv_head = head / (heads / kv_heads);
+        for (i, row) in segment.queries.clone().enumerate() {
+            let scored = weights_of(shape, q, k, segment, mask, (i, head));
+            let d_out = &d_out.row(row)[head * d_v..][..d_v];
+            let products: Vec<Known> = scored
+                .visible
+                .iter()
+                .map(|seen| &v.row(segment.keys.start + seen.key)[kv_head * d_v..][..d_v])
+                .map(|values| product(d_out, values))
+                .collect();
+            for Pair { key, p, ds, dx } in pairs(&scored, &products) {
+                let key_row = segment.keys.start + key;
+                for (c, &g) in d_out.iter().enumerate() {
+                    dv.add((key_row * kv_heads + kv_head) * d_v + c, p.times(g));
                 }
+                for c in 0..d_k {
+                    let (at_q, at_k) = (head * d_k + c, kv_head * d_k + c);
+                    let dx = Known { value: scale * dx.value, error: (scale * dx.error).abs() };
+                    dq.add(row * heads * d_k + at_q, dx.times(k.row(key_row)[at_k]));
+                    dk.add(key_row * kv_heads * d_k + at_k, dx.times(q.row(row)[at_q]));
+                }
+                let position = i as isize + segment.reach.offset;
+                added.add(mask, (head, q.rows(), row), (position, key), ds);
             }
         }
     }
@@ -292,11 +249,102 @@ pub fn attention_backward(
         dq: dq.finish(),
         dk: dk.finish(),
         dv: dv.finish(),
-        relative: relative.finish(),
-        bias: bias.finish(),
+        relative: added.relative.finish(),
+        bias: added.bias.finish(),
     }
 }
 
-fn wide(x: f32) -> f64 {
-    f64::from(x)
+/// A value, and how far an f32 one may lie from it.
+#[derive(Clone, Copy)]
+struct Known {
+    value: f64,
+    error: f64,
+}
+
+impl Known {
+    /// Times an exact number.
+    fn times(self, x: f32) -> Known {
+        let x = f64::from(x);
+        Known { value: self.value * x, error: self.error * x.abs() }
+    }
+}
+
+/// A visible key of a query: its weight, and the gradients of its score after the cap and before.
+struct Pair {
+    key: usize,
+    p: Known,
+    ds: Known,
+    dx: Known,
+}
+
+/// dO·V_j.
+fn product(d_out: &[f32], values: &[f32]) -> Known {
+    let terms = || d_out.iter().zip(values).map(|(&g, &v)| f64::from(g) * f64::from(v));
+    let size: f64 = terms().map(f64::abs).sum();
+    Known { value: terms().sum(), error: (values.len() + 2) as f64 * UNIT * size }
+}
+
+/// The pairs of a query, whose weights are in its `row`, from its dO·V_j.
+fn pairs<'a>(row: &'a Row, products: &'a [Known]) -> impl Iterator<Item = Pair> + 'a {
+    let tiny = f64::from(f32::MIN_POSITIVE);
+    let weight_error = 4.0 * row.error + 2.0 * (row.visible.len() + 17) as f64 * UNIT;
+    let sum_error = weight_error + (row.visible.len() + 2) as f64 * UNIT;
+    let weighed = || row.visible.iter().map(|v| v.score).zip(products);
+    let mean: f64 = weighed().map(|(p, product)| p * product.value).sum();
+    let mean_error: f64 =
+        weighed().map(|(p, product)| p * (sum_error * product.value.abs() + product.error)).sum();
+    let visible = row.visible.iter().zip(products);
+    visible.map(move |(&Visible { key, score: p, slope, slope_error }, product)| {
+        let difference = product.value - mean;
+        let difference_error = product.error + mean_error;
+        let ds = p * difference;
+        let p_error = weight_error * p + tiny;
+        let ds_error =
+            p_error * difference.abs() + p * difference_error + 4.0 * UNIT * ds.abs() + tiny;
+        let dx = ds * slope;
+        let dx_error = ds_error * slope + ds.abs() * slope_error + 4.0 * UNIT * dx.abs() + tiny;
+        Pair {
+            key,
+            p: Known { value: p, error: p_error },
+            ds: Known { value: ds, error: ds_error },
+            dx: Known { value: dx, error: dx_error },
+        }
+    })
+}
+
+/// The gradients of what is added to scores.
+struct AddedGradients {
+    relative: Gradient,
+    bias: Gradient,
+}
+
+impl AddedGradients {
+    fn of(mask: &Mask<'_>, heads: usize) -> AddedGradients {
+        let relative = mask.relative.map_or(0, |relative| heads * relative.table.cols());
+        let bias = mask.bias.map_or(0, |bias| match bias {
+            PerHead::Shared(bias) | PerHead::Each(bias) => bias.rows() * bias.cols(),
+        });
+        AddedGradients { relative: Gradient::zeros(relative), bias: Gradient::zeros(bias) }
+    }
+
+    /// Adds the gradient of a score: of a head and row of a Q of so many rows, at a position, for a key.
+    fn add(
+        &mut self,
+        mask: &Mask<'_>,
+        (head, rows, row): (usize, usize, usize),
+        (position, key): (isize, usize),
+        ds: Known,
+    ) {
+        if let Some(Relative { table, zero }) = mask.relative {
+            let column = (key as isize - position + zero as isize) as usize;
+            self.relative.add(head * table.cols() + column, ds);
+        }
+        match mask.bias {
+            None => {}
+            Some(PerHead::Shared(bias)) => self.bias.add(row * bias.cols() + key, ds),
+            Some(PerHead::Each(bias)) => {
+                self.bias.add((head * rows + row) * bias.cols() + key, ds);
+            }
+        }
+    }
 }
