@@ -12,7 +12,7 @@ use headrow_kernels::{
 };
 use support::attention::{
     BIAS, Case, HEADS, KEYS, NO_HOLES, PER_HEAD, RELATIVE, VISIBLE, WIDTHS, all_masks, banded,
-    keys, mixed, queries, reach, reaches, shape,
+    mixed, reach, shape, small_shapes,
 };
 use support::{Guarded, Random, every, report, unless_emulated, within};
 
@@ -215,27 +215,8 @@ fn the_definition_is_what_small_steps_give() {
 #[test]
 fn small_shapes_with_every_mask_are_within_the_stated_bound() {
     for cpu in Cpu::all() {
-        let mut rng = Random::new(2);
-        let mut turn = 0;
-        for t in queries() {
-            for s in keys() {
-                let all = KEYS | VISIBLE | BIAS | RELATIVE;
-                for masks in [0, KEYS, VISIBLE, BIAS, RELATIVE, BIAS | RELATIVE, all] {
-                    turn += 1;
-                    let (heads, kv_heads) = HEADS[turn % 5];
-                    let mut shape = shape(heads, kv_heads, WIDTHS[turn % 6], WIDTHS[turn / 6 % 6]);
-                    if turn % 3 == 0 {
-                        shape = shape.with_softcap(0.7);
-                    }
-                    let reaches = reaches(t, s);
-                    let reach = reaches[turn % reaches.len()];
-                    let flags = rng.below(4) * PER_HEAD;
-                    let case = Case::with_reach(shape, &[(t, s, reach)], masks | flags, &mut rng);
-                    let what = format!("t {t}, s {s}, {shape:?}, {reach:?}, masks {masks}+{flags}");
-                    Back::new(case, &mut rng).check(cpu, &what);
-                }
-            }
-        }
+        let check = |case, rng: &mut Random, what: &str| Back::new(case, rng).check(cpu, what);
+        small_shapes(&mut Random::new(2), check);
     }
     report("gradients of attention, small shapes");
 }

@@ -1,5 +1,7 @@
 //! Cases of attention: segments, operands and masks drawn at random.
 
+mod run;
+
 use super::{Guarded, Random, every};
 use headrow_kernels::{AttentionShape, Mask, Mat, PerHead, Reach, Relative, Segment};
 
@@ -159,11 +161,11 @@ impl Case {
 }
 
 /// Sizes up to two tiles and one, for the tiles of every instruction set.
-pub fn queries() -> impl Iterator<Item = usize> {
+fn queries() -> impl Iterator<Item = usize> {
     (0..=13).chain([16, 17, 28, 29]).step_by(every(4))
 }
 
-pub fn keys() -> impl Iterator<Item = usize> {
+fn keys() -> impl Iterator<Item = usize> {
     (0..=17).chain([31, 32, 33, 47, 48, 63, 64, 65, 97]).step_by(every(4))
 }
 
@@ -171,7 +173,7 @@ pub const WIDTHS: [usize; 6] = [1, 2, 3, 8, 17, 64];
 pub const HEADS: [(usize, usize); 5] = [(1, 1), (2, 2), (2, 1), (3, 1), (4, 2)];
 
 /// Diagonals, windows and bands about the first keys and the last.
-pub fn reaches(t: usize, s: usize) -> [Reach; 11] {
+fn reaches(t: usize, s: usize) -> [Reach; 11] {
     let last = Reach::causal(t, s);
     let first = Reach { offset: 0, ..last };
     [
@@ -222,4 +224,26 @@ pub fn banded(masks: usize, rng: &mut Random) -> Case {
 
 pub fn all_masks() -> impl Iterator<Item = usize> {
     (0..64).step_by(every(13))
+}
+
+/// `check(case, rng, what)` for every small number of queries and keys with every kind of mask; heads, widths, caps and
+/// reaches take turns.
+pub fn small_shapes(rng: &mut Random, mut check: impl FnMut(Case, &mut Random, &str)) {
+    let all = KEYS | VISIBLE | BIAS | RELATIVE;
+    let kinds = [0, KEYS, VISIBLE, BIAS, RELATIVE, BIAS | RELATIVE, all];
+    let sizes = queries().flat_map(|t| keys().map(move |s| (t, s)));
+    let cases = sizes.flat_map(|(t, s)| kinds.map(|masks| (t, s, masks)));
+    for (turn, (t, s, masks)) in (1..).zip(cases) {
+        let (heads, kv_heads) = HEADS[turn % 5];
+        let mut shape = shape(heads, kv_heads, WIDTHS[turn % 6], WIDTHS[turn / 6 % 6]);
+        if turn % 3 == 0 {
+            shape = shape.with_softcap(0.7);
+        }
+        let reaches = reaches(t, s);
+        let reach = reaches[turn % reaches.len()];
+        let flags = rng.below(4) * PER_HEAD;
+        let case = Case::with_reach(shape, &[(t, s, reach)], masks | flags, rng);
+        let what = format!("t {t}, s {s}, {shape:?}, {reach:?}, masks {masks}+{flags}");
+        check(case, rng, &what);
+    }
 }

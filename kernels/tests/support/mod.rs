@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub)]
 
 pub mod attention;
+pub mod gemm;
 
 use headrow_kernels::{Mat, MatMut};
 use std::cell::Cell;
