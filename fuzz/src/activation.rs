@@ -4,20 +4,11 @@ use arbitrary::{Result, Unstructured};
 use headrow_kernels::reference::rows as reference;
 use headrow_kernels::{Activation, Cpu, activate, gate};
 
-const ALL: [Activation; 6] = [
-    Activation::Identity,
-    Activation::Relu,
-    Activation::GeluErf,
-    Activation::GeluTanh,
-    Activation::GeluQuick,
-    Activation::Silu,
-];
-
 /// One unit in the last place of 1.
 const ULP: f64 = 1.0 / (1u64 << 23) as f64;
 
 pub(crate) fn check(u: &mut Unstructured<'_>) -> Result<()> {
-    let (cpu, how) = (cpu(u)?, *u.choose(&ALL)?);
+    let (cpu, how) = (cpu(u)?, *u.choose(&Activation::ALL)?);
     let (rows, cols) = (size(u, 7)?, size(u, 70)?);
     let mut x = Matrix::draw(u, rows, cols)?;
     for i in 0..rows {

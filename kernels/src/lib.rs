@@ -45,9 +45,8 @@ pub use rows::loss::{
     CrossEntropy, Smoothing, TokenLoss, cross_entropy, cross_entropy_backward, nll, nll_backward,
 };
 pub use rows::norm::{
-    LayerNorm, Moments, RmsNorm, add_layer_norm, add_layer_norm_saving, add_rms_norm,
-    add_rms_norm_saving, layer_norm, layer_norm_backward, layer_norm_saving, rms_norm,
-    rms_norm_backward, rms_norm_saving,
+    LayerNorm, Moments, NormOutput, RmsNorm, add_layer_norm, add_rms_norm, layer_norm,
+    layer_norm_backward, rms_norm, rms_norm_backward,
 };
 pub use rows::optimizer::{Adagrad, Adam, Look, Momentum, adagrad, adam, momentum};
 pub use rows::softmax::{

@@ -10,9 +10,11 @@ use crate::rows::activation::{self, Activation};
 use crate::rows::dropout::{self, RowMask};
 use crate::rows::loss::{self, LossGradient, LossSums};
 use crate::rows::math::{self, Function};
-use crate::rows::norm::{self, Moments, Norm, Written};
+use crate::rows::norm::forward::Written;
+use crate::rows::norm::{self, Moments, Norm};
 use crate::rows::optimizer::{self, Step};
-use crate::rows::softmax::{self, Scores};
+use crate::rows::softmax;
+use crate::rows::softmax::scores::{self, Scores};
 use crate::rows::sums;
 use crate::view::{Mat, MatMut};
 
@@ -36,236 +38,117 @@ pub(crate) struct GemmKernels {
     pub(crate) pack_rows: PackRows,
 }
 
-/// The row kernels of one instruction set: `rows/` compiled for it. The functions there say what they do.
-pub(crate) struct RowKernels {
-    pub(crate) math: fn(Function, MatMut<'_>),
-    pub(crate) activate: fn(Activation, MatMut<'_>),
-    pub(crate) softmax: fn(MatMut<'_>),
-    pub(crate) log_softmax: fn(MatMut<'_>),
-    pub(crate) masked_softmax: fn(&Scores<'_>, &mut [f32]),
-    pub(crate) exp_scores: fn(&Scores<'_>, &mut [f32]) -> f32,
-    pub(crate) cap_scores: fn(f32, f32, &mut [f32]),
-    pub(crate) gradient: fn(Weighed<'_>, &mut [f32], &mut [f32]),
-    pub(crate) finite: fn(&[f32]) -> bool,
-    pub(crate) scale: unsafe fn(f32, Part),
-    pub(crate) finish: fn(&mut [f32], &Finish<'_>),
-    pub(crate) rope: fn(&Turn<'_>, &mut [f32]),
-    pub(crate) gate: fn(Activation, Mat<'_>, Mat<'_>, MatMut<'_>),
-    pub(crate) norm: fn(&Norm<'_>, Mat<'_>, Option<Mat<'_>>, Written<'_>),
-    pub(crate) activate_backward: fn(Activation, Mat<'_>, MatMut<'_>),
-    pub(crate) gate_backward: fn(Activation, [Mat<'_>; 3], [MatMut<'_>; 2]),
-    pub(crate) norm_backward: fn(&Norm<'_>, &[Moments], [Mat<'_>; 2], Write, MatMut<'_>),
-    pub(crate) norm_sums: fn(&[Moments], [Mat<'_>; 2], [&mut [f32]; 2]),
-    pub(crate) column_sums: fn(Mat<'_>, &mut [f32]),
-    pub(crate) sum_of_squares: fn(&[f32]) -> f64,
-    pub(crate) softmax_backward: fn(Mat<'_>, MatMut<'_>),
-    pub(crate) log_softmax_backward: fn(Mat<'_>, MatMut<'_>),
-    pub(crate) loss_sums: fn(&[f32], usize, Option<&[f32]>) -> LossSums,
-    pub(crate) loss_gradient: fn(&LossGradient, Option<&[f32]>, &mut [f32]),
-    pub(crate) dropout: fn(&RowMask, &mut [f32]),
-    pub(crate) add_dropout: fn(&RowMask, &[f32], &[f32], &mut [f32]),
-    pub(crate) optimize: fn(&Step, &[f32], [&mut [f32]; 3]),
+/// The row kernels, handed to the macro `$then`: each with its operands and what it is compiled from, a function of
+/// `rows/` or one beside its operation, which says what it does. `simd` stands for the token of an instruction set, `R` for
+/// the registers that make 32 lanes there.
+macro_rules! row_kernels {
+    ($then:ident $how:tt) => {
+        $then! {
+            $how simd R {
+                math(function: Function, x: MatMut<'_>) = math::kernel(simd, function, x);
+                activate(how: Activation, x: MatMut<'_>) = activation::kernel(simd, how, x);
+                activate_backward(how: Activation, x: Mat<'_>, d: MatMut<'_>)
+                    = activation::backward_kernel(simd, how, x, d);
+                gate(how: Activation, x: Mat<'_>, up: Mat<'_>, out: MatMut<'_>)
+                    = activation::gate_kernel(simd, how, x, up, out);
+                gate_backward(how: Activation, read: [Mat<'_>; 3], written: [MatMut<'_>; 2])
+                    = activation::gate_backward_kernel(simd, how, read, written);
+                softmax(x: MatMut<'_>) = softmax::softmax_kernel::<_, R>(simd, x);
+                softmax_backward(y: Mat<'_>, d: MatMut<'_>)
+                    = softmax::backward::softmax_kernel::<_, R>(simd, y, d);
+                log_softmax(x: MatMut<'_>) = softmax::log_softmax_kernel::<_, R>(simd, x);
+                log_softmax_backward(y: Mat<'_>, d: MatMut<'_>)
+                    = softmax::backward::log_softmax_kernel::<_, R>(simd, y, d);
+                masked_softmax(how: &Scores<'_>, row: &mut [f32])
+                    = scores::softmax_kernel::<_, R>(simd, how, row);
+                exp_scores(how: &Scores<'_>, row: &mut [f32]) -> f32
+                    = scores::exp_kernel::<_, R>(simd, how, row);
+                cap_scores(scale: f32, cap: f32, row: &mut [f32])
+                    = scores::cap_kernel(simd, scale, cap, row);
+                norm(how: &Norm<'_>, x: Mat<'_>, residual: Option<Mat<'_>>, written: Written<'_>)
+                    = norm::forward::kernel::<_, R>(simd, how, x, residual, written);
+                norm_backward(
+                    how: &Norm<'_>,
+                    saved: &[Moments],
+                    read: [Mat<'_>; 2],
+                    write: Write,
+                    dx: MatMut<'_>,
+                ) = norm::backward::kernel::<_, R>(simd, how, saved, read, write, dx);
+                norm_sums(saved: &[Moments], read: [Mat<'_>; 2], sums: [&mut [f32]; 2])
+                    = norm::backward::sums_kernel(simd, saved, read, sums);
+                column_sums(x: Mat<'_>, sums: &mut [f32]) = sums::column_sums_kernel(simd, x, sums);
+                sum_of_squares(x: &[f32]) -> f64 = sums::squares_kernel(x);
+                loss_sums(row: &[f32], label: usize, weights: Option<&[f32]>) -> LossSums
+                    = loss::sums_kernel::<_, R>(simd, row, label, weights);
+                loss_gradient(how: &LossGradient, weights: Option<&[f32]>, row: &mut [f32])
+                    = loss::gradient_kernel(simd, how, weights, row);
+                dropout(mask: &RowMask, row: &mut [f32]) = dropout::kernel(mask, row);
+                add_dropout(mask: &RowMask, x: &[f32], residual: &[f32], out: &mut [f32])
+                    = dropout::add_kernel(mask, x, residual, out);
+                optimize(step: &Step, gradients: &[f32], written: [&mut [f32]; 3])
+                    = optimizer::kernel(simd, step, gradients, written);
+                rope(turn: &Turn<'_>, row: &mut [f32]) = rope::kernel(turn, row);
+                finish(row: &mut [f32], how: &Finish<'_>) = epilogue::finish_kernel(row, how);
+                gradient(how: Weighed<'_>, weights: &mut [f32], d: &mut [f32])
+                    = backward::gradient_kernel(how, weights, d);
+                finite(x: &[f32]) -> bool = backward::finite_kernel(x);
+            } unsafe {
+                scale(factor: f32, part: Part) = backward::scale_kernel(factor, part);
+            }
+        }
+    };
 }
 
-/// The row kernels in 32 lanes = `$registers` registers of the instruction set that `$token` proves, compiled with
-/// its features: everything below is inlined into these functions. (Closures handed to pulp's own `vectorize` are not
-/// always, and then run at a hundredth of the speed.)
-macro_rules! row_kernels {
-    ($registers:literal, $token:expr $(, $features:literal)?) => {{
-        $(#[target_feature(enable = $features)])?
-        fn math(function: Function, x: MatMut<'_>) {
-            let simd = $token;
-            math::kernel(simd, function, x)
+/// [`RowKernels`] with a function pointer for each kernel.
+macro_rules! declare {
+    ([] $simd:ident $r:ident {
+        $($name:ident($($x:ident: $t:ty),* $(,)?) $(-> $result:ty)? = $body:expr;)*
+    } unsafe {
+        $($unsafe_name:ident($($unsafe_x:ident: $unsafe_t:ty),*) = $unsafe_body:expr;)*
+    }) => {
+        /// The row kernels of one instruction set.
+        pub(crate) struct RowKernels {
+            $(pub(crate) $name: fn($($t),*) $(-> $result)?,)*
+            $(pub(crate) $unsafe_name: unsafe fn($($unsafe_t),*),)*
         }
-        $(#[target_feature(enable = $features)])?
-        fn activate(activation: Activation, x: MatMut<'_>) {
-            let simd = $token;
-            activation::kernel(simd, activation, x)
-        }
-        $(#[target_feature(enable = $features)])?
-        fn softmax(x: MatMut<'_>) {
-            let simd = $token;
-            softmax::softmax_kernel::<_, $registers>(simd, x)
-        }
-        $(#[target_feature(enable = $features)])?
-        fn log_softmax(x: MatMut<'_>) {
-            let simd = $token;
-            softmax::log_softmax_kernel::<_, $registers>(simd, x)
-        }
-        $(#[target_feature(enable = $features)])?
-        fn masked_softmax(scores: &Scores<'_>, row: &mut [f32]) {
-            let simd = $token;
-            softmax::masked_softmax_kernel::<_, $registers>(simd, scores, row)
-        }
-        $(#[target_feature(enable = $features)])?
-        fn exp_scores(scores: &Scores<'_>, row: &mut [f32]) -> f32 {
-            let simd = $token;
-            softmax::exp_scores_kernel::<_, $registers>(simd, scores, row)
-        }
-        $(#[target_feature(enable = $features)])?
-        fn cap_scores(scale: f32, cap: f32, row: &mut [f32]) {
-            let simd = $token;
-            softmax::cap_scores_kernel(simd, scale, cap, row)
-        }
-        $(#[target_feature(enable = $features)])?
-        fn gradient(how: Weighed<'_>, weights: &mut [f32], d: &mut [f32]) {
-            backward::gradient_kernel(how, weights, d)
-        }
-        $(#[target_feature(enable = $features)])?
-        fn finite(x: &[f32]) -> bool {
-            backward::finite_kernel(x)
-        }
-        $(#[target_feature(enable = $features)])?
-        unsafe fn scale(factor: f32, part: Part) {
-            // SAFETY: the caller's promise.
-            unsafe { backward::scale_kernel(factor, part) }
-        }
-        $(#[target_feature(enable = $features)])?
-        fn finish(row: &mut [f32], how: &Finish<'_>) {
-            epilogue::finish_kernel(row, how)
-        }
-        $(#[target_feature(enable = $features)])?
-        fn rope(turn: &Turn<'_>, row: &mut [f32]) {
-            rope::kernel(turn, row)
-        }
-        $(#[target_feature(enable = $features)])?
-        fn gate(activation: Activation, gate: Mat<'_>, up: Mat<'_>, out: MatMut<'_>) {
-            let simd = $token;
-            activation::gate_kernel(simd, activation, gate, up, out)
-        }
-        $(#[target_feature(enable = $features)])?
-        fn norm(how: &Norm<'_>, x: Mat<'_>, residual: Option<Mat<'_>>, written: Written<'_>) {
-            let simd = $token;
-            norm::kernel::<_, $registers>(simd, how, x, residual, written)
-        }
-        $(#[target_feature(enable = $features)])?
-        fn activate_backward(activation: Activation, x: Mat<'_>, d: MatMut<'_>) {
-            let simd = $token;
-            activation::backward_kernel(simd, activation, x, d)
-        }
-        $(#[target_feature(enable = $features)])?
-        fn gate_backward(activation: Activation, read: [Mat<'_>; 3], written: [MatMut<'_>; 2]) {
-            let simd = $token;
-            activation::gate_backward_kernel(simd, activation, read, written)
-        }
-        $(#[target_feature(enable = $features)])?
-        fn norm_backward(
-            how: &Norm<'_>,
-            saved: &[Moments],
-            read: [Mat<'_>; 2],
-            write: Write,
-            dx: MatMut<'_>,
-        ) {
-            let simd = $token;
-            norm::backward::kernel::<_, $registers>(simd, how, saved, read, write, dx)
-        }
-        $(#[target_feature(enable = $features)])?
-        fn norm_sums(saved: &[Moments], read: [Mat<'_>; 2], to: [&mut [f32]; 2]) {
-            let simd = $token;
-            norm::backward::sums_kernel(simd, saved, read, to)
-        }
-        $(#[target_feature(enable = $features)])?
-        fn column_sums(x: Mat<'_>, to: &mut [f32]) {
-            let simd = $token;
-            sums::column_sums_kernel(simd, x, to)
-        }
-        $(#[target_feature(enable = $features)])?
-        fn sum_of_squares(x: &[f32]) -> f64 {
-            sums::squares_kernel(x)
-        }
-        $(#[target_feature(enable = $features)])?
-        fn softmax_backward(y: Mat<'_>, d: MatMut<'_>) {
-            let simd = $token;
-            softmax::backward::softmax_kernel::<_, $registers>(simd, y, d)
-        }
-        $(#[target_feature(enable = $features)])?
-        fn log_softmax_backward(y: Mat<'_>, d: MatMut<'_>) {
-            let simd = $token;
-            softmax::backward::log_softmax_kernel::<_, $registers>(simd, y, d)
-        }
-        $(#[target_feature(enable = $features)])?
-        fn loss_sums(row: &[f32], label: usize, weights: Option<&[f32]>) -> LossSums {
-            let simd = $token;
-            loss::sums_kernel::<_, $registers>(simd, row, label, weights)
-        }
-        $(#[target_feature(enable = $features)])?
-        fn loss_gradient(how: &LossGradient, weights: Option<&[f32]>, row: &mut [f32]) {
-            let simd = $token;
-            loss::gradient_kernel(simd, how, weights, row)
-        }
-        $(#[target_feature(enable = $features)])?
-        fn dropout(mask: &RowMask, row: &mut [f32]) {
-            dropout::kernel(mask, row)
-        }
-        $(#[target_feature(enable = $features)])?
-        fn add_dropout(mask: &RowMask, x: &[f32], residual: &[f32], out: &mut [f32]) {
-            dropout::add_kernel(mask, x, residual, out)
-        }
-        $(#[target_feature(enable = $features)])?
-        fn optimize(step: &Step, gradients: &[f32], written: [&mut [f32]; 3]) {
-            let simd = $token;
-            optimizer::kernel(simd, step, gradients, written)
-        }
-        // SAFETY, of each call: this table is handed out by `for_isa` alone, once the processor has been asked
-        // for the instruction set with all these features.
+    };
+}
+row_kernels!(declare []);
+
+/// [`RowKernels`] for the instruction set that `$token` proves, in `$registers` registers, under an attribute that
+/// enables its features: everything below is inlined into these functions. (Closures handed to pulp's own `vectorize`
+/// are not always, and then run at a hundredth of the speed.)
+macro_rules! compile {
+    ([$registers:literal, $token:expr, $features:meta] $simd:ident $r:ident {
+        $($name:ident($($x:ident: $t:ty),* $(,)?) $(-> $result:ty)? = $body:expr;)*
+    } unsafe {
+        $($unsafe_name:ident($($unsafe_x:ident: $unsafe_t:ty),*) = $unsafe_body:expr;)*
+    }) => {{
+        const $r: usize = $registers;
+        $(
+            #[$features]
+            fn $name($($x: $t),*) $(-> $result)? {
+                // Plain loops ask for no token.
+                #[allow(unused_variables)]
+                let $simd = $token;
+                $body
+            }
+        )*
+        $(
+            #[$features]
+            unsafe fn $unsafe_name($($unsafe_x: $unsafe_t),*) {
+                // SAFETY: the caller's promise.
+                unsafe { $unsafe_body }
+            }
+        )*
+        // Scalar ones need no promise.
         #[allow(unused_unsafe)]
         RowKernels {
-            // SAFETY: as above.
-            math: |function, x| unsafe { math(function, x) },
-            // SAFETY: as above.
-            activate: |activation, x| unsafe { activate(activation, x) },
-            // SAFETY: as above.
-            softmax: |x| unsafe { softmax(x) },
-            // SAFETY: as above.
-            log_softmax: |x| unsafe { log_softmax(x) },
-            // SAFETY: as above.
-            masked_softmax: |scores, row| unsafe { masked_softmax(scores, row) },
-            // SAFETY: as above.
-            exp_scores: |scores, row| unsafe { exp_scores(scores, row) },
-            // SAFETY: as above.
-            cap_scores: |scale, cap, row| unsafe { cap_scores(scale, cap, row) },
-            // SAFETY: as above.
-            gradient: |how, weights, d| unsafe { gradient(how, weights, d) },
-            // SAFETY: as above.
-            finite: |x| unsafe { finite(x) },
-            // SAFETY: as above.
-            scale: |factor, part| unsafe { scale(factor, part) },
-            // SAFETY: as above.
-            finish: |row, how| unsafe { finish(row, how) },
-            // SAFETY: as above.
-            rope: |turn, row| unsafe { rope(turn, row) },
-            // SAFETY: as above.
-            gate: |activation, x, up, out| unsafe { gate(activation, x, up, out) },
-            // SAFETY: as above.
-            norm: |how, x, residual, written| unsafe { norm(how, x, residual, written) },
-            // SAFETY: as above.
-            activate_backward: |activation, x, d| unsafe { activate_backward(activation, x, d) },
-            // SAFETY: as above.
-            gate_backward: |activation, read, to| unsafe { gate_backward(activation, read, to) },
-            // SAFETY: as above.
-            norm_backward: |how, saved, read, write, dx| unsafe {
-                norm_backward(how, saved, read, write, dx)
-            },
-            // SAFETY: as above.
-            norm_sums: |saved, read, to| unsafe { norm_sums(saved, read, to) },
-            // SAFETY: as above.
-            column_sums: |x, to| unsafe { column_sums(x, to) },
-            // SAFETY: as above.
-            sum_of_squares: |x| unsafe { sum_of_squares(x) },
-            // SAFETY: as above.
-            softmax_backward: |y, d| unsafe { softmax_backward(y, d) },
-            // SAFETY: as above.
-            log_softmax_backward: |y, d| unsafe { log_softmax_backward(y, d) },
-            // SAFETY: as above.
-            loss_sums: |row, label, weights| unsafe { loss_sums(row, label, weights) },
-            // SAFETY: as above.
-            loss_gradient: |how, weights, row| unsafe { loss_gradient(how, weights, row) },
-            // SAFETY: as above.
-            dropout: |mask, row| unsafe { dropout(mask, row) },
-            // SAFETY: as above.
-            add_dropout: |mask, x, residual, out| unsafe { add_dropout(mask, x, residual, out) },
-            // SAFETY: as above.
-            optimize: |step, gradients, written| unsafe { optimize(step, gradients, written) },
+            // SAFETY: this table is handed out by `for_isa` alone, once the processor has been asked for the
+            // instruction set with all these features.
+            $($name: |$($x),*| unsafe { $name($($x),*) },)*
+            // SAFETY: as above, and the caller's promise.
+            $($unsafe_name: |$($unsafe_x),*| unsafe { $unsafe_name($($unsafe_x),*) },)*
         }
     }};
 }
@@ -279,7 +162,7 @@ static SCALAR: Table = Table {
         marked: arch::scalar::marked::f32_gemm_marked_scalar,
         pack_rows: arch::scalar::pack::f32_pack_rows_scalar,
     },
-    rows: row_kernels!(32, pulp::Scalar),
+    rows: row_kernels!(compile [32, pulp::Scalar, inline]),
 };
 
 #[cfg(target_arch = "x86_64")]
@@ -290,12 +173,12 @@ static AVX2: Table = {
     Table {
         isa: Isa::Avx2,
         gemm: GemmKernels { mr: MR, nr: NR, tile: f32_gemm_6x16_avx2, marked, pack_rows },
-        rows: row_kernels!(
+        rows: row_kernels!(compile [
             4,
             // SAFETY: only functions with these features make the token.
             unsafe { pulp::x86::V3::new_unchecked() },
-            "sse,sse2,fxsr,sse3,ssse3,sse4.1,sse4.2,popcnt,avx,avx2,bmi1,bmi2,fma,lzcnt"
-        ),
+            target_feature(enable = "sse,sse2,fxsr,sse3,ssse3,sse4.1,sse4.2,popcnt,avx,avx2,bmi1,bmi2,fma,lzcnt")
+        ]),
     }
 };
 
@@ -307,12 +190,12 @@ static AVX512: Table = {
     Table {
         isa: Isa::Avx512,
         gemm: GemmKernels { mr: MR, nr: NR, tile: f32_gemm_6x64_avx512, marked, pack_rows },
-        rows: row_kernels!(
+        rows: row_kernels!(compile [
             2,
             // SAFETY: only functions with these features make the token.
             unsafe { pulp::x86::V4::new_unchecked() },
-            "sse,sse2,fxsr,sse3,ssse3,sse4.1,sse4.2,popcnt,avx,avx2,bmi1,bmi2,fma,lzcnt,avx512f,avx512bw,avx512cd,avx512dq,avx512vl"
-        ),
+            target_feature(enable = "sse,sse2,fxsr,sse3,ssse3,sse4.1,sse4.2,popcnt,avx,avx2,bmi1,bmi2,fma,lzcnt,avx512f,avx512bw,avx512cd,avx512dq,avx512vl")
+        ]),
     }
 };
 
@@ -324,12 +207,12 @@ static NEON: Table = {
     Table {
         isa: Isa::Neon,
         gemm: GemmKernels { mr: MR, nr: NR, tile: f32_gemm_8x8_neon, marked, pack_rows },
-        rows: row_kernels!(
+        rows: row_kernels!(compile [
             8,
             // SAFETY: only functions with this feature make the token.
             unsafe { pulp::aarch64::Neon::new_unchecked() },
-            "neon"
-        ),
+            target_feature(enable = "neon")
+        ]),
     }
 };
 

@@ -9,14 +9,13 @@ use headrow_kernels::rows::math;
 use headrow_kernels::{
     Activation, Adagrad, Adam, AttentionExtent, AttentionGradients, AttentionShape, Cpu,
     CrossEntropy, Dropout, Epilogue, LayerNorm, Left, Look, Lookup, Mask, Mat, MatMut, Moments,
-    Momentum, PackedB, Par, PerHead, Relative, Right, RmsNorm, Rope, RopeLayout, Scratch, Segment,
-    Smoothing, Team, TokenLoss, Visible, Write, activate, activate_backward, adagrad, adam,
-    add_column_sums, add_dropout, add_layer_norm, add_rms_norm, add_rms_norm_saving, attention,
+    Momentum, NormOutput, PackedB, Par, PerHead, Relative, Right, RmsNorm, Rope, RopeLayout,
+    Scratch, Segment, Smoothing, Team, TokenLoss, Visible, Write, activate, activate_backward,
+    adagrad, adam, add_column_sums, add_dropout, add_layer_norm, add_rms_norm, attention,
     attention_backward, attention_backward_scratch, attention_scratch, cross_entropy_backward,
     embed, embed_backward, gate, gate_backward, gemm, gemm_scratch, layer_norm,
-    layer_norm_backward, layer_norm_saving, log_softmax, log_softmax_backward, masked_softmax,
-    momentum, rms_norm, rms_norm_backward, rope, rope_backward, softmax, softmax_backward,
-    sum_of_squares,
+    layer_norm_backward, log_softmax, log_softmax_backward, masked_softmax, momentum, rms_norm,
+    rms_norm_backward, rope, rope_backward, softmax, softmax_backward, sum_of_squares,
 };
 use support::{Random, emulated, hash};
 
@@ -236,22 +235,13 @@ fn products(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
     }
 }
 
-const ACTIVATIONS: [Activation; 6] = [
-    Activation::Identity,
-    Activation::Relu,
-    Activation::GeluErf,
-    Activation::GeluTanh,
-    Activation::GeluQuick,
-    Activation::Silu,
-];
-
 fn epilogues(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
     let mut rng = Random::new(3);
     let (n, k) = (67, 20);
     let b = Strided::random(k, n, &mut rng);
     let packed = PackedB::new(cpu, b.view());
     let bias = rng.vec(n);
-    for activation in ACTIVATIONS {
+    for activation in Activation::ALL {
         for m in [1, 4, 19] {
             let a = Strided::random(m, k, &mut rng);
             let residual = Strided::random(m, n, &mut rng);
@@ -288,7 +278,7 @@ fn elementary(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
 }
 
 fn activations(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
-    for activation in ACTIVATIONS {
+    for activation in Activation::ALL {
         let mut x = numbers();
         let cols = x.len() / 4;
         activate(cpu, par, activation, MatMut::new(&mut x, 4, cols));
@@ -511,7 +501,7 @@ fn embeddings_backward(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
 }
 
 fn gates(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
-    for activation in ACTIVATIONS {
+    for activation in Activation::ALL {
         let (x, mut y) = (numbers(), numbers());
         let cols = x.len() / 4;
         let (gates, ups) = (Mat::new(&x, 4, cols - 2), Mat::new(&x[5..], 4, cols - 2));
@@ -537,7 +527,7 @@ fn rotations(rotate: Rotation, cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
 }
 
 fn slopes(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
-    for activation in ACTIVATIONS {
+    for activation in Activation::ALL {
         let x = numbers();
         let cols = x.len() / 4 - 2;
         let [up, dy] = [&x[5..], &x[3..]].map(|x| Mat::new(x, 4, cols));
@@ -575,7 +565,8 @@ fn norms_backward(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
         let mut dx = Strided::random(6, cols, &mut Random::new(13));
         let mut saved = [Moments::default(); 6];
         let layer = LayerNorm { gamma, beta: Some(beta), epsilon: 1e-5 };
-        layer_norm_saving(cpu, par, &layer, x.view(), &mut saved, MatMut::new(&mut y, 6, cols));
+        let to = NormOutput::from(MatMut::new(&mut y, 6, cols)).with_moments(&mut saved);
+        layer_norm(cpu, par, &layer, x.view(), to);
         let (x, dy, to_beta) = (x.view(), dy.view(), Some(&mut d_beta[..]));
         let to = dx.view_mut();
         let write = Write::Replace;
@@ -583,8 +574,8 @@ fn norms_backward(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
         dx.append_to(out);
         let rms = RmsNorm { gamma, epsilon: 1e-6 };
         let (result, total) = (MatMut::new(&mut y, 6, cols), MatMut::new(&mut sum, 6, cols));
-        let residual = residual.view();
-        add_rms_norm_saving(cpu, par, &rms, x, residual, Some(total), &mut saved, result);
+        let to = NormOutput::from(result).with_moments(&mut saved);
+        add_rms_norm(cpu, par, &rms, x, residual.view(), Some(total), to);
         let (x, to) = (Mat::new(&sum, 6, cols), dx.view_mut());
         rms_norm_backward(cpu, par, &rms, &saved, x, dy, Write::Accumulate, to, &mut d_gamma);
         dx.append_to(out);

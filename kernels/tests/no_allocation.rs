@@ -8,13 +8,13 @@ use headrow_kernels::rows::math;
 use headrow_kernels::{
     Activation, Adagrad, Adam, AttentionExtent, AttentionGradients, AttentionOutput,
     AttentionShape, CachedSegment, Cancel, Cpu, CrossEntropy, Dropout, Epilogue, KvCache,
-    LayerNorm, Left, LeftKind, Lookup, Maps, Mask, Mat, MatMut, Moments, Momentum, PackedB, Par,
-    PerHead, Relative, Right, RightKind, RmsNorm, Rope, RopeLayout, Scratch, Segment, Smoothing,
-    TokenLoss, Visible, Write, activate, activate_backward, adagrad, adam, add_column_sums,
-    add_dropout, add_layer_norm, attention, attention_backward, attention_backward_scratch,
-    attention_cached, attention_cached_scratch, attention_scratch, cross_entropy,
-    cross_entropy_backward, dropout, embed, embed_backward, gate, gate_backward, gemm,
-    gemm_scratch, layer_norm_backward, layer_norm_saving, log_softmax, log_softmax_backward,
+    LayerNorm, Left, LeftKind, Lookup, Maps, Mask, Mat, MatMut, Moments, Momentum, NormOutput,
+    PackedB, Par, PerHead, Relative, Right, RightKind, RmsNorm, Rope, RopeLayout, Scratch, Segment,
+    Smoothing, TokenLoss, Visible, Write, activate, activate_backward, adagrad, adam,
+    add_column_sums, add_dropout, add_layer_norm, attention, attention_backward,
+    attention_backward_scratch, attention_cached, attention_cached_scratch, attention_scratch,
+    cross_entropy, cross_entropy_backward, dropout, embed, embed_backward, gate, gate_backward,
+    gemm, gemm_scratch, layer_norm, layer_norm_backward, log_softmax, log_softmax_backward,
     masked_softmax, momentum, rms_norm, rope, rope_backward, softmax, softmax_backward,
     sum_of_squares,
 };
@@ -148,7 +148,8 @@ fn rows(cpu: Cpu, all: &mut Vec<Operation>) {
         ("norm backward", |cpu, x, mut y| {
             let norm = LayerNorm { gamma: x.row(0), beta: Some(x.row(1)), epsilon: 1e-5 };
             let (mut saved, mut gamma, mut beta) = ([Moments::default(); 7], [0.0; 90], [0.0; 90]);
-            layer_norm_saving(cpu, Par::SERIAL, &norm, x, &mut saved, y.reborrow());
+            let to = NormOutput::from(y.reborrow()).with_moments(&mut saved);
+            layer_norm(cpu, Par::SERIAL, &norm, x, to);
             let (write, beta) = (Write::Replace, Some(&mut beta[..]));
             let (par, gamma) = (Par::SERIAL, &mut gamma);
             layer_norm_backward(cpu, par, &norm, &saved, x, x, write, y, gamma, beta);

@@ -180,43 +180,30 @@ fn the_fused_sum_equals_the_two_steps_bit_for_bit() {
             });
             let ln = LayerNorm { gamma: &gamma, beta: Some(&beta), epsilon: 1e-5 };
             let rn = RmsNorm { gamma: &gamma, epsilon: 1e-5 };
-            // Output that is replaced is never read: it starts as NaN.
-            let fresh = || Guarded::filled(rows, d, d + 3, 2, f32::NAN);
-            let (mut one, mut two, mut three, mut sum) = (fresh(), fresh(), fresh(), fresh());
-            layer_norm(cpu, Par::SERIAL, &ln, total.view(), one.view_mut());
-            add_layer_norm(cpu, Par::SERIAL, &ln, x.view(), residual.view(), None, two.view_mut());
-            add_layer_norm(
-                cpu,
-                Par::SERIAL,
-                &ln,
-                x.view(),
-                residual.view(),
-                Some(sum.view_mut()),
-                three.view_mut(),
-            );
-            assert_eq!(one.bits(), two.bits(), "{} d = {d}", cpu.isa());
-            assert_eq!(one.bits(), three.bits(), "{} d = {d}", cpu.isa());
-            assert_eq!(sum.bits(), total.bits());
-            for guarded in [&one, &two, &three, &sum] {
-                guarded.assert_intact("layer norm");
-            }
-            let (mut one, mut two, mut three, mut sum) = (fresh(), fresh(), fresh(), fresh());
-            rms_norm(cpu, Par::SERIAL, &rn, total.view(), one.view_mut());
-            add_rms_norm(cpu, Par::SERIAL, &rn, x.view(), residual.view(), None, two.view_mut());
-            add_rms_norm(
-                cpu,
-                Par::SERIAL,
-                &rn,
-                x.view(),
-                residual.view(),
-                Some(sum.view_mut()),
-                three.view_mut(),
-            );
-            assert_eq!(one.bits(), two.bits(), "{} d = {d}", cpu.isa());
-            assert_eq!(one.bits(), three.bits(), "{} d = {d}", cpu.isa());
-            assert_eq!(sum.bits(), total.bits());
-            for guarded in [&one, &two, &three, &sum] {
-                guarded.assert_intact("rms norm");
+            let (x, residual, par) = (x.view(), residual.view(), Par::SERIAL);
+            type Plain<'a> = &'a dyn Fn(Mat<'_>, MatMut<'_>);
+            type Fused<'a> = &'a dyn Fn(Option<MatMut<'_>>, MatMut<'_>);
+            let norms: [(&str, Plain<'_>, Fused<'_>); 2] = [
+                ("LayerNorm", &|x, y| layer_norm(cpu, par, &ln, x, y), &|sum, y| {
+                    add_layer_norm(cpu, par, &ln, x, residual, sum, y);
+                }),
+                ("RMSNorm", &|x, y| rms_norm(cpu, par, &rn, x, y), &|sum, y| {
+                    add_rms_norm(cpu, par, &rn, x, residual, sum, y);
+                }),
+            ];
+            for (name, plain, fused) in norms {
+                // Output that is replaced is never read: it starts as NaN.
+                let fresh = || Guarded::filled(rows, d, d + 3, 2, f32::NAN);
+                let (mut one, mut two, mut three, mut sum) = (fresh(), fresh(), fresh(), fresh());
+                plain(total.view(), one.view_mut());
+                fused(None, two.view_mut());
+                fused(Some(sum.view_mut()), three.view_mut());
+                assert_eq!(one.bits(), two.bits(), "{name}, {} d = {d}", cpu.isa());
+                assert_eq!(one.bits(), three.bits(), "{name}, {} d = {d}", cpu.isa());
+                assert_eq!(sum.bits(), total.bits());
+                for guarded in [&one, &two, &three, &sum] {
+                    guarded.assert_intact(name);
+                }
             }
         }
     }

@@ -5,9 +5,8 @@ mod support;
 
 use headrow_kernels::reference::rows::{self as reference, NormGradients};
 use headrow_kernels::{
-    Cpu, Isa, LayerNorm, Mat, MatMut, Moments, Par, RmsNorm, Team, Write, add_layer_norm,
-    add_layer_norm_saving, add_rms_norm, add_rms_norm_saving, layer_norm, layer_norm_backward,
-    layer_norm_saving, rms_norm, rms_norm_backward, rms_norm_saving,
+    Cpu, Isa, LayerNorm, Mat, MatMut, Moments, NormOutput, Par, RmsNorm, Team, Write,
+    add_layer_norm, add_rms_norm, layer_norm, layer_norm_backward, rms_norm, rms_norm_backward,
 };
 use support::{Guarded, Random, every, hash, report, unless_emulated, within};
 
@@ -52,16 +51,11 @@ impl Case<'_> {
         let Case { gamma, epsilon, x, .. } = *self;
         let mut saved = vec![Moments::default(); x.rows()];
         let mut y = vec![f32::NAN; x.rows() * x.cols()];
-        let y = MatMut::new(&mut y, x.rows(), x.cols());
+        let to = NormOutput::from(MatMut::new(&mut y, x.rows(), x.cols()));
+        let to = to.with_moments(&mut saved);
         match self.kind {
-            Kind::Layer => {
-                let norm = LayerNorm { gamma, beta: None, epsilon };
-                layer_norm_saving(cpu, par, &norm, x, &mut saved, y);
-            }
-            Kind::Rms => {
-                let norm = RmsNorm { gamma, epsilon };
-                rms_norm_saving(cpu, par, &norm, x, &mut saved, y);
-            }
+            Kind::Layer => layer_norm(cpu, par, &LayerNorm { gamma, beta: None, epsilon }, x, to),
+            Kind::Rms => rms_norm(cpu, par, &RmsNorm { gamma, epsilon }, x, to),
         }
         saved
     }
@@ -277,39 +271,26 @@ fn saving_changes_no_bit() {
             let (x, residual) = (Mat::new(&x, rows, d), Mat::new(&residual, rows, d));
             let layer = LayerNorm { gamma: &gamma, beta: Some(&beta), epsilon: 1e-5 };
             let rms = RmsNorm { gamma: &gamma, epsilon: 1e-5 };
-            let run = |write: &dyn Fn(&mut [Moments], MatMut<'_>, MatMut<'_>)| {
-                let mut saved = vec![Moments::default(); rows];
-                let (mut y, mut sum) = (vec![f32::NAN; rows * d], vec![0.0; rows * d]);
-                write(&mut saved, MatMut::new(&mut sum, rows, d), MatMut::new(&mut y, rows, d));
-                (hash(&y), hash(&sum))
-            };
-            let pairs = [
-                (
-                    run(&|_, _, y| layer_norm(cpu, Par::SERIAL, &layer, x, y)),
-                    run(&|saved, _, y| layer_norm_saving(cpu, Par::SERIAL, &layer, x, saved, y)),
-                ),
-                (
-                    run(&|_, sum, y| {
-                        add_layer_norm(cpu, Par::SERIAL, &layer, x, residual, Some(sum), y);
-                    }),
-                    run(&|saved, sum, y| {
-                        let sum = Some(sum);
-                        add_layer_norm_saving(cpu, Par::SERIAL, &layer, x, residual, sum, saved, y);
-                    }),
-                ),
-                (
-                    run(&|_, _, y| rms_norm(cpu, Par::SERIAL, &rms, x, y)),
-                    run(&|saved, _, y| rms_norm_saving(cpu, Par::SERIAL, &rms, x, saved, y)),
-                ),
-                (
-                    run(&|_, _, y| add_rms_norm(cpu, Par::SERIAL, &rms, x, residual, None, y)),
-                    run(&|saved, _, y| {
-                        add_rms_norm_saving(cpu, Par::SERIAL, &rms, x, residual, None, saved, y);
-                    }),
-                ),
+            let par = Par::SERIAL;
+            type Forward<'a> = &'a dyn Fn(NormOutput<'_>, MatMut<'_>);
+            let forwards: [Forward<'_>; 4] = [
+                &|to, _| layer_norm(cpu, par, &layer, x, to),
+                &|to, sum| add_layer_norm(cpu, par, &layer, x, residual, Some(sum), to),
+                &|to, _| rms_norm(cpu, par, &rms, x, to),
+                &|to, _| add_rms_norm(cpu, par, &rms, x, residual, None, to),
             ];
-            for (at, (plain, saving)) in pairs.into_iter().enumerate() {
-                assert_eq!(plain, saving, "{} d = {d}, pair {at}", cpu.isa());
+            for (at, forward) in forwards.into_iter().enumerate() {
+                let run = |saved: Option<&mut [Moments]>| {
+                    let (mut y, mut sum) = (vec![f32::NAN; rows * d], vec![0.0; rows * d]);
+                    let mut to = NormOutput::from(MatMut::new(&mut y, rows, d));
+                    if let Some(saved) = saved {
+                        to = to.with_moments(saved);
+                    }
+                    forward(to, MatMut::new(&mut sum, rows, d));
+                    (hash(&y), hash(&sum))
+                };
+                let saving = run(Some(&mut vec![Moments::default(); rows]));
+                assert_eq!(run(None), saving, "{} d = {d}, norm {at}", cpu.isa());
             }
         }
     }

@@ -5,10 +5,10 @@
 use headrow_benches::race::{Contender, race};
 use headrow_kernels::rows::math;
 use headrow_kernels::{
-    Activation, Adam, Cpu, CrossEntropy, Dropout, LayerNorm, Mat, MatMut, Moments, Need, Par,
-    RmsNorm, Rope, RopeLayout, Scratch, Smoothing, TokenLoss, Visible, Write, activate,
-    activate_backward, adam, add_column_sums, add_dropout, add_layer_norm, cross_entropy_backward,
-    gate, gate_backward, layer_norm, layer_norm_backward, layer_norm_saving, log_softmax,
+    Activation, Adam, Cpu, CrossEntropy, Dropout, LayerNorm, Mat, MatMut, Moments, Need,
+    NormOutput, Par, RmsNorm, Rope, RopeLayout, Scratch, Smoothing, TokenLoss, Visible, Write,
+    activate, activate_backward, adam, add_column_sums, add_dropout, add_layer_norm,
+    cross_entropy_backward, gate, gate_backward, layer_norm, layer_norm_backward, log_softmax,
     masked_softmax, rms_norm, rope, softmax, softmax_backward,
 };
 use std::cell::RefCell;
@@ -72,14 +72,9 @@ fn main() {
             })
         };
         let mut saved = vec![Moments::default(); rows];
-        layer_norm_saving(
-            cpu,
-            one,
-            &ln,
-            x,
-            &mut saved,
-            MatMut::new(&mut source.clone(), rows, cols),
-        );
+        let mut normed = source.clone();
+        let to = NormOutput::from(MatMut::new(&mut normed, rows, cols)).with_moments(&mut saved);
+        layer_norm(cpu, one, &ln, x, to);
         let sums = RefCell::new([vec![0.0; cols], vec![0.0; cols]]);
         let moments = RefCell::new([source.clone(), source.iter().map(|x| x * x).collect()]);
         let losses = RefCell::new(vec![TokenLoss::default(); rows]);

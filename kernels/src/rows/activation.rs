@@ -31,6 +31,14 @@ pub enum Activation {
     Silu,
 }
 
+impl Activation {
+    /// Every one of them.
+    pub const ALL: [Activation; 6] = {
+        use Activation::{GeluErf, GeluQuick, GeluTanh, Identity, Relu, Silu};
+        [Identity, Relu, GeluErf, GeluTanh, GeluQuick, Silu]
+    };
+}
+
 /// x ← activation(x) for every element.
 ///
 /// Error of the smooth ones: ≤ 4 ulp for x ≥ −1, ≤ (4 + 3·v) ulp below, v being the magnitude of the
@@ -71,6 +79,16 @@ pub(crate) fn activate_row(cpu: Cpu, activation: Activation, row: &mut [f32]) {
 ///
 /// # Panics
 /// When the three shapes differ.
+///
+/// ```
+/// use headrow_kernels::{Activation, Cpu, Mat, MatMut, Par, gate};
+/// // One product made both halves of these rows.
+/// let (both, mut out) = ([-1.0, 2.0, 10.0, 20.0], [0.0; 2]);
+/// let both = Mat::new(&both, 1, 4);
+/// let (x, up) = (both.columns(0..2), both.columns(2..4));
+/// gate(Cpu::detect(), Par::SERIAL, Activation::Relu, x, up, MatMut::new(&mut out, 1, 2));
+/// assert_eq!(out, [0.0, 40.0]);
+/// ```
 #[track_caller]
 pub fn gate(
     cpu: Cpu,
@@ -102,6 +120,14 @@ pub fn gate(
 ///
 /// # Panics
 /// When the shapes differ.
+///
+/// ```
+/// use headrow_kernels::{Activation, Cpu, Mat, MatMut, Par, activate_backward};
+/// let (x, mut d) = ([-1.0, 2.0], [5.0, 7.0]);
+/// let (x, to) = (Mat::new(&x, 1, 2), MatMut::new(&mut d, 1, 2));
+/// activate_backward(Cpu::detect(), Par::SERIAL, Activation::Relu, x, to);
+/// assert_eq!(d, [0.0, 7.0]);
+/// ```
 #[track_caller]
 pub fn activate_backward(
     cpu: Cpu,
@@ -130,6 +156,16 @@ pub fn activate_backward(
 ///
 /// # Panics
 /// When the five shapes differ.
+///
+/// ```
+/// use headrow_kernels::{Activation, Cpu, Mat, MatMut, Par, gate_backward};
+/// let [x, up, dy] = [[-1.0, 2.0], [10.0, 20.0], [1.0, 1.0]];
+/// let [x, up, dy] = [&x, &up, &dy].map(|x| Mat::new(x, 1, 2));
+/// let [mut d_gate, mut d_up] = [[0.0; 2]; 2];
+/// let (to_gate, to_up) = (MatMut::new(&mut d_gate, 1, 2), MatMut::new(&mut d_up, 1, 2));
+/// gate_backward(Cpu::detect(), Par::SERIAL, Activation::Relu, x, up, dy, to_gate, to_up);
+/// assert_eq!((d_gate, d_up), ([0.0, 20.0], [0.0, 2.0]));
+/// ```
 #[track_caller]
 #[expect(clippy::too_many_arguments, reason = "the operands of the operation and their gradients")]
 pub fn gate_backward(

@@ -113,6 +113,16 @@ pub fn dropout(cpu: Cpu, par: Par<'_>, how: &Dropout, x: MatMut<'_>) {
 ///
 /// # Panics
 /// When the shapes differ, and as [`dropout`].
+///
+/// ```
+/// use headrow_kernels::{Cpu, Dropout, Mat, MatMut, Par, dropout, dropout_into};
+/// let (cpu, how) = (Cpu::detect(), Dropout::new(0.5, 7, 1));
+/// let (x, mut y) = ([1.0; 8], [0.0; 8]);
+/// dropout_into(cpu, Par::SERIAL, &how, Mat::new(&x, 1, 8), MatMut::new(&mut y, 1, 8));
+/// let mut in_place = x;
+/// dropout(cpu, Par::SERIAL, &how, MatMut::new(&mut in_place, 1, 8));
+/// assert_eq!(y, in_place);
+/// ```
 #[track_caller]
 pub fn dropout_into(cpu: Cpu, par: Par<'_>, how: &Dropout, x: Mat<'_>, out: MatMut<'_>) {
     let _mode = FloatMode::default_scope();
@@ -136,6 +146,15 @@ pub fn dropout_into(cpu: Cpu, par: Par<'_>, how: &Dropout, x: Mat<'_>, out: MatM
 ///
 /// # Panics
 /// When the shapes differ, and as [`dropout`].
+///
+/// ```
+/// use headrow_kernels::{Cpu, Dropout, Mat, MatMut, Par, add_dropout};
+/// let (x, residual, mut y) = ([1.0; 8], [10.0; 8], [0.0; 8]);
+/// let [x, residual] = [&x, &residual].map(|x| Mat::new(x, 1, 8));
+/// let (how, out) = (Dropout::new(0.5, 7, 1), MatMut::new(&mut y, 1, 8));
+/// add_dropout(Cpu::detect(), Par::SERIAL, &how, x, residual, out);
+/// assert!(y.iter().all(|&y| y == 10.0 || y == 12.0));
+/// ```
 #[track_caller]
 pub fn add_dropout(
     cpu: Cpu,

@@ -222,6 +222,17 @@ pub(super) trait Summed<S: Vector, const I: usize, const O: usize>: Copy {
     fn add<const N: usize>(self, read: [Pack<S, N>; I], sums: [Pack<S, N>; O]) -> [Pack<S, N>; O];
 }
 
+/// The elements themselves.
+#[derive(Clone, Copy)]
+pub(super) struct Elements;
+
+impl<S: Vector> Summed<S, 1, 1> for Elements {
+    #[inline(always)]
+    fn add<const N: usize>(self, [x]: [Pack<S, N>; 1], [sum]: [Pack<S, N>; 1]) -> [Pack<S, N>; 1] {
+        [sum + x]
+    }
+}
+
 /// The sums of `step` along rows of one length, from +0 in the 32 lanes, folded.
 #[inline(always)]
 pub(super) fn sums_along<S: Vector, const R: usize, const I: usize, const O: usize>(

@@ -18,6 +18,14 @@ use std::ops::Range;
 ///
 /// # Panics
 /// When there are not as many sums as columns.
+///
+/// ```
+/// use headrow_kernels::{Cpu, Mat, Par, add_column_sums};
+/// let mut sums = [10.0, 0.0];
+/// let x = [1.0, 2.0, 3.0, 4.0];
+/// add_column_sums(Cpu::detect(), Par::SERIAL, Mat::new(&x, 2, 2), &mut sums);
+/// assert_eq!(sums, [14.0, 6.0]);
+/// ```
 #[track_caller]
 pub fn add_column_sums(cpu: Cpu, par: Par<'_>, x: Mat<'_>, sums: &mut [f32]) {
     let _mode = FloatMode::default_scope();
@@ -35,6 +43,11 @@ const PARTS: usize = 256;
 /// The vector is cut into blocks of 4096 elements, or into 256 blocks of equal length when there would be more; the
 /// sums of the blocks (in 16 lanes, folded by halves) are added in ascending order. The cut depends on the length alone, so
 /// the bits do not depend on the workers. Error ≤ (n/4096 + 4096)·2⁻⁵³ relative at worst. A NaN or ∞ surfaces. One pass.
+///
+/// ```
+/// use headrow_kernels::{Cpu, Par, sum_of_squares};
+/// assert_eq!(sum_of_squares(Cpu::detect(), Par::SERIAL, &[3.0, -4.0]), 25.0);
+/// ```
 pub fn sum_of_squares(cpu: Cpu, par: Par<'_>, x: &[f32]) -> f64 {
     let _mode = FloatMode::default_scope();
     let block = x.len().div_ceil(PARTS).max(4096);

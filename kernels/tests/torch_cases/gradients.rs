@@ -9,9 +9,9 @@ use super::conformance::{Lane, Stop};
 use super::operators::loss;
 use super::{attention_gradients as attention, product_gradients as products};
 use headrow_kernels::{
-    Activation, LayerNorm, Mat, MatMut, Moments, RmsNorm, Write, activate_backward,
-    add_column_sums, layer_norm_backward, layer_norm_saving, log_softmax, log_softmax_backward,
-    rms_norm_backward, rms_norm_saving, softmax, softmax_backward,
+    Activation, LayerNorm, Mat, MatMut, Moments, NormOutput, RmsNorm, Write, activate_backward,
+    add_column_sums, layer_norm, layer_norm_backward, log_softmax, log_softmax_backward, rms_norm,
+    rms_norm_backward, softmax, softmax_backward,
 };
 use serde_json::Value as Json;
 
@@ -174,15 +174,15 @@ fn backward(
     let Lane { cpu, par, .. } = lane;
     let mut saved = vec![Moments::default(); x.rows()];
     let mut y = vec![f32::NAN; x.rows() * x.cols()];
-    let y = MatMut::new(&mut y, x.rows(), x.cols());
+    let to = NormOutput::from(MatMut::new(&mut y, x.rows(), x.cols())).with_moments(&mut saved);
     let write = Write::Replace;
     if op == "rms_norm" {
         let norm = RmsNorm { gamma, epsilon };
-        rms_norm_saving(cpu, par, &norm, x, &mut saved, y);
+        rms_norm(cpu, par, &norm, x, to);
         rms_norm_backward(cpu, par, &norm, &saved, x, d, write, dx, d_gamma);
     } else {
         let norm = LayerNorm { gamma, beta: None, epsilon };
-        layer_norm_saving(cpu, par, &norm, x, &mut saved, y);
+        layer_norm(cpu, par, &norm, x, to);
         layer_norm_backward(cpu, par, &norm, &saved, x, d, write, dx, d_gamma, Some(d_beta));
     }
 }

@@ -7,8 +7,8 @@ use crate::linear::{Call, room, take};
 use crate::train::claims::Claims;
 use crate::train::pass::{TrainingPass, grown};
 use headrow_kernels::{
-    LayerNorm, Mat, MatMut, Moments, Need, RmsNorm, Stack, Write, add_dropout, dropout,
-    dropout_into, layer_norm_backward, layer_norm_saving, rms_norm_backward, rms_norm_saving,
+    LayerNorm, Mat, MatMut, Moments, Need, NormOutput, RmsNorm, Stack, Write, add_dropout, dropout,
+    dropout_into, layer_norm, layer_norm_backward, rms_norm, rms_norm_backward,
 };
 
 impl Norm {
@@ -34,11 +34,10 @@ impl Norm {
     ) {
         let norm = self.layer(parameters);
         let LayerNorm { gamma, epsilon, .. } = norm;
+        let to = NormOutput::from(out).with_moments(saved);
         match self.kind {
-            NormKind::Layer => layer_norm_saving(call.cpu, call.par, &norm, x, saved, out),
-            NormKind::Rms => {
-                rms_norm_saving(call.cpu, call.par, &RmsNorm { gamma, epsilon }, x, saved, out);
-            }
+            NormKind::Layer => layer_norm(call.cpu, call.par, &norm, x, to),
+            NormKind::Rms => rms_norm(call.cpu, call.par, &RmsNorm { gamma, epsilon }, x, to),
         }
     }
 

@@ -3,7 +3,8 @@
 //! With g = dy·γ and the normalised row x̂ that the forward pass's [`Moments`] give again,
 //! dx = (g − mean(g) − x̂·mean(g·x̂))/√(σ² + ε), without mean(g) for RMSNorm; dγ = Σ dy·x̂ and dβ = Σ dy over the rows.
 
-use super::{LayerNorm, Moments, Norm, RmsNorm, SHRINK};
+use super::forward::SHRINK;
+use super::{LayerNorm, Moments, Norm, RmsNorm};
 use crate::arch::FloatMode;
 use crate::arch::vector::Vector;
 use crate::cpu::Cpu;
@@ -17,9 +18,8 @@ use crate::view::{Mat, MatMut};
 
 /// Gradients of [`layer_norm`](super::layer_norm): `dx` ← (or +=) dL/dx, dγ += Σ dy·x̂, dβ += Σ dy, from dy = dL/dy.
 ///
-/// `x` is what was normalised (after a sum: the sum) and `saved` what
-/// [`layer_norm_saving`](super::layer_norm_saving) kept of it. The sums of dγ and dβ are chains in ascending order
-/// of the rows, from what they held: fused multiply-adds for dγ. With r = 1/√(σ² + ε), the error of a dx is ≤
+/// `x` is what was normalised (after a sum: the sum) and `saved` the moments that the forward pass kept of its rows
+/// ([`NormOutput`](super::NormOutput)). The sums of dγ and dβ are chains in ascending order of the rows, from what they held: fused multiply-adds for dγ. With r = 1/√(σ² + ε), the error of a dx is ≤
 /// r·(d/16 + 40)·u·(|g| + mean|g| + |x̂|·mean|g·x̂|) + 4·u·r²·|x|max·(mean|g·x̂| + |x̂|·mean|g|), the last term being
 /// what the rounding of x itself costs. A NaN or ∞ in a row of x makes its dx and the whole of dγ NaN, one in dy its
 /// row of dx and its column of the sums. Right also for rows whose squares overflow. Two passes over rows in the
@@ -27,6 +27,22 @@ use crate::view::{Mat, MatMut};
 ///
 /// # Panics
 /// When shapes differ, there are not as many moments as rows, or the norm does not fit (as in the forward pass).
+///
+/// ```
+/// use headrow_kernels::{Cpu, LayerNorm, Mat, MatMut, Moments, NormOutput, Par, Write};
+/// use headrow_kernels::{layer_norm, layer_norm_backward};
+/// let norm = LayerNorm { gamma: &[1.0, 1.0], beta: Some(&[0.0, 0.0]), epsilon: 1e-5 };
+/// let (cpu, par, x) = (Cpu::detect(), Par::SERIAL, Mat::new(&[2.0, 4.0], 1, 2));
+/// let (mut saved, mut y) = ([Moments::default()], [0.0; 2]);
+/// layer_norm(cpu, par, &norm, x, NormOutput::from(MatMut::new(&mut y, 1, 2)).with_moments(&mut saved));
+/// let [mut dx, mut d_gamma, mut d_beta] = [[0.0; 2]; 3];
+/// let (dy, to, write) = (Mat::new(&[1.0, 1.0], 1, 2), MatMut::new(&mut dx, 1, 2), Write::Replace);
+/// layer_norm_backward(cpu, par, &norm, &saved, x, dy, write, to, &mut d_gamma, Some(&mut d_beta));
+/// // What moves all results alike is a matter of β alone.
+/// assert!(dx.iter().all(|dx| dx.abs() < 1e-4));
+/// assert_eq!(d_gamma, y);
+/// assert_eq!(d_beta, [1.0, 1.0]);
+/// ```
 #[track_caller]
 #[expect(clippy::too_many_arguments, reason = "the operands of the operation and their gradients")]
 pub fn layer_norm_backward(
@@ -49,6 +65,20 @@ pub fn layer_norm_backward(
 ///
 /// # Panics
 /// As [`layer_norm_backward`].
+///
+/// ```
+/// use headrow_kernels::{Cpu, Mat, MatMut, Moments, NormOutput, Par, RmsNorm, Write};
+/// use headrow_kernels::{rms_norm, rms_norm_backward};
+/// let norm = RmsNorm { gamma: &[1.0, 1.0], epsilon: 1e-6 };
+/// let (cpu, par, x) = (Cpu::detect(), Par::SERIAL, Mat::new(&[1.0, 7.0], 1, 2));
+/// let (mut saved, mut y) = ([Moments::default()], [0.0; 2]);
+/// rms_norm(cpu, par, &norm, x, NormOutput::from(MatMut::new(&mut y, 1, 2)).with_moments(&mut saved));
+/// let [mut dx, mut d_gamma] = [[0.0; 2]; 2];
+/// let (dy, to) = (Mat::new(&[7.0, -1.0], 1, 2), MatMut::new(&mut dx, 1, 2));
+/// rms_norm_backward(cpu, par, &norm, &saved, x, dy, Write::Replace, to, &mut d_gamma);
+/// // Across x the length does not change: dx = dy/5.
+/// assert!((dx[0] - 1.4).abs() < 1e-5 && (dx[1] + 0.2).abs() < 1e-5);
+/// ```
 #[track_caller]
 #[expect(clippy::too_many_arguments, reason = "the operands of the operation and their gradients")]
 pub fn rms_norm_backward(

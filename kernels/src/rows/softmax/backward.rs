@@ -6,7 +6,7 @@ use crate::cpu::Cpu;
 use crate::par::Par;
 use crate::rows::elementary::exp;
 use crate::rows::for_rows;
-use crate::rows::lanes::{Combine, Summed, combine, sums_along};
+use crate::rows::lanes::{Combine, Elements, Summed, combine, sums_along};
 use crate::rows::pack::Pack;
 use crate::view::{Mat, MatMut};
 
@@ -17,6 +17,14 @@ use crate::view::{Mat, MatMut};
 ///
 /// # Panics
 /// When the shapes differ.
+///
+/// ```
+/// use headrow_kernels::{Cpu, Mat, MatMut, Par, softmax_backward};
+/// let (y, mut d) = ([0.5, 0.5], [1.0, 0.0]);
+/// let to = MatMut::new(&mut d, 1, 2);
+/// softmax_backward(Cpu::detect(), Par::SERIAL, Mat::new(&y, 1, 2), to);
+/// assert_eq!(d, [0.25, -0.25]);
+/// ```
 #[track_caller]
 pub fn softmax_backward(cpu: Cpu, par: Par<'_>, y: Mat<'_>, d: MatMut<'_>) {
     run(par, y, d, cpu.table.rows.softmax_backward);
@@ -28,6 +36,14 @@ pub fn softmax_backward(cpu: Cpu, par: Par<'_>, y: Mat<'_>, d: MatMut<'_>) {
 ///
 /// # Panics
 /// When the shapes differ.
+///
+/// ```
+/// use headrow_kernels::{Cpu, Mat, MatMut, Par, log_softmax_backward};
+/// let (y, mut d) = ([-std::f32::consts::LN_2; 2], [1.0, 0.0]);
+/// let to = MatMut::new(&mut d, 1, 2);
+/// log_softmax_backward(Cpu::detect(), Par::SERIAL, Mat::new(&y, 1, 2), to);
+/// assert!((d[0] - 0.5).abs() < 1e-6 && (d[1] + 0.5).abs() < 1e-6);
+/// ```
 #[track_caller]
 pub fn log_softmax_backward(cpu: Cpu, par: Par<'_>, y: Mat<'_>, d: MatMut<'_>) {
     run(par, y, d, cpu.table.rows.log_softmax_backward);
@@ -81,17 +97,6 @@ impl<S: Vector> Summed<S, 2, 1> for Products {
         [sum]: [Pack<S, N>; 1],
     ) -> [Pack<S, N>; 1] {
         [y.mul_add(d, sum)]
-    }
-}
-
-/// The elements themselves.
-#[derive(Clone, Copy)]
-struct Elements;
-
-impl<S: Vector> Summed<S, 1, 1> for Elements {
-    #[inline(always)]
-    fn add<const N: usize>(self, [d]: [Pack<S, N>; 1], [sum]: [Pack<S, N>; 1]) -> [Pack<S, N>; 1] {
-        [sum + d]
     }
 }
 
