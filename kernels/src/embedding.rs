@@ -19,6 +19,8 @@ pub struct Lookup<'a> {
 
 /// out\[i\] = Σ scale·table\[ids\[i\]\] over the lookups, added in their order; each product and sum is rounded.
 ///
+/// `out` n×d, each table as many rows as it has ids to name, of d columns; zeros without a lookup. One pass, O(n·d) a lookup.
+///
 /// # Panics
 /// When a table's width or the number of ids does not fit `out`, or an id is beyond its table.
 ///
@@ -80,6 +82,15 @@ const CHUNKS_PER_WORKER: usize = 4;
 ///
 /// # Panics
 /// When the widths differ, there is not one id per row of `dy`, or an id is beyond the table.
+///
+/// ```
+/// use headrow_kernels::{Cpu, Mat, MatMut, Par, embed_backward};
+/// // Id 1 was looked up twice.
+/// let (dy, mut sums) = ([1.0, 2.0, 4.0], [0.0; 2]);
+/// let (dy, to) = (Mat::new(&dy, 3, 1), MatMut::new(&mut sums, 2, 1));
+/// embed_backward(Cpu::detect(), Par::SERIAL, &[1, 0, 1], 2.0, dy, to);
+/// assert_eq!(sums, [4.0, 10.0]);
+/// ```
 #[track_caller]
 pub fn embed_backward(
     _cpu: Cpu,

@@ -186,6 +186,19 @@ pub struct Epilogue<'a> {
 /// # Panics
 /// When shapes disagree, when B was packed for another instruction set, or when `stack` holds less
 /// than [`gemm_scratch`] of this shape and `par.threads()`.
+///
+/// ```
+/// use headrow_kernels::{Cpu, Epilogue, Left, LeftKind, Mat, MatMut, Par, RightKind, Scratch, Write};
+/// use headrow_kernels::{gemm, gemm_scratch};
+/// // The gradient of a weight, added to what is there: dW ← dW + Xᵀ·dY.
+/// let (x, dy, mut dw) = ([1.0, 2.0], [3.0, 4.0, 5.0, 6.0], [100.0, 200.0]);
+/// let (x, dy) = (Left::Transposed(Mat::new(&x, 2, 1)), Mat::new(&dy, 2, 2));
+/// let (cpu, par, none) = (Cpu::detect(), Par::SERIAL, Epilogue::default());
+/// let need = gemm_scratch(cpu, 1, 1, 2, 2, LeftKind::Transposed, RightKind::Plain);
+/// let (mut scratch, c) = (Scratch::new(need), MatMut::new(&mut dw, 1, 2));
+/// gemm(cpu, par, x, dy, Write::Accumulate, &none, c, &mut scratch.stack());
+/// assert_eq!(dw, [113.0, 216.0]);
+/// ```
 #[expect(clippy::too_many_arguments, reason = "the operands of a BLAS call")]
 #[track_caller]
 pub fn gemm<'a>(
@@ -232,6 +245,20 @@ pub fn gemm_scratch(
 ///
 /// # Panics
 /// As [`gemm`], with [`gemm_blocked_scratch`].
+///
+/// ```
+/// use headrow_kernels::gemm::{Blocking, gemm_blocked, gemm_blocked_scratch};
+/// use headrow_kernels::{Cpu, Epilogue, LeftKind, Mat, MatMut, Par, RightKind, Scratch, Write};
+/// let (a, b, mut c) = ([1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0], [0.0; 4]);
+/// let (a, b) = (Mat::new(&a, 2, 2), Mat::new(&b, 2, 2));
+/// let (cpu, par, none) = (Cpu::detect(), Par::SERIAL, Epilogue::default());
+/// let blocking = Blocking { mc: 1, kc: 1, ..Blocking::new(cpu, 1, 2, 2, 2) };
+/// let (left, right) = (LeftKind::Plain, RightKind::Plain);
+/// let mut scratch = Scratch::new(gemm_blocked_scratch(cpu, &blocking, 1, 2, 2, 2, left, right));
+/// let (out, stack) = (MatMut::new(&mut c, 2, 2), &mut scratch.stack());
+/// gemm_blocked(cpu, par, &blocking, a, b, Write::Replace, &none, out, stack);
+/// assert_eq!(c, [19.0, 22.0, 43.0, 50.0]);
+/// ```
 #[expect(clippy::too_many_arguments, reason = "the operands of a BLAS call")]
 #[track_caller]
 pub fn gemm_blocked<'a>(

@@ -72,6 +72,18 @@ pub fn rope(
 ///
 /// # Panics
 /// As [`rope`].
+///
+/// ```
+/// use headrow_kernels::{Cpu, Mat, MatMut, Par, Rope, RopeLayout, rope, rope_backward};
+/// // A quarter of a turn, and back.
+/// let (cos, sin) = (Mat::new(&[0.0], 1, 1), Mat::new(&[1.0], 1, 1));
+/// let angles = Rope { cos, sin, layout: RopeLayout::HalfSplit };
+/// let (cpu, mut x) = (Cpu::detect(), [1.0, 2.0]);
+/// rope(cpu, Par::SERIAL, &angles, &[0], 1, MatMut::new(&mut x, 1, 2));
+/// assert_eq!(x, [-2.0, 1.0]);
+/// rope_backward(cpu, Par::SERIAL, &angles, &[0], 1, MatMut::new(&mut x, 1, 2));
+/// assert_eq!(x, [1.0, 2.0]);
+/// ```
 #[track_caller]
 pub fn rope_backward(
     cpu: Cpu,

@@ -15,6 +15,15 @@ use std::ops::Range;
 /// Columns are grouped in panels of nr. A panel holds its k rows of nr values one after the
 /// other: element \[p, j\] lies at `(j / nr)·k·nr + p·nr + j mod nr`. The last panel is padded with columns
 /// of zeros, which no kernel reads into a result. Aligned to 64 bytes.
+///
+/// ```
+/// use headrow_kernels::{Cpu, Mat, PackedB};
+/// // Two layers' weights, stored as (outputs × inputs), side by side.
+/// let mut packed = PackedB::zeroed(Cpu::detect(), 2, 2);
+/// packed.set_columns(0, Mat::new(&[1.0, 2.0], 1, 2));
+/// packed.set_columns(1, Mat::new(&[3.0, 4.0], 1, 2));
+/// assert_eq!([packed.get(1, 0), packed.get(0, 1)], [2.0, 3.0]);
+/// ```
 #[derive(Clone)]
 pub struct PackedB {
     data: AVec<f32, ConstAlign<ALIGN>>,

@@ -5,6 +5,12 @@ use std::collections::BTreeSet;
 
 /// How many threads a call should use when the caller has no wish: what the affinity mask and the
 /// cgroup quota allow (rounded down), at most the number of physical cores, at least 1.
+///
+/// ```
+/// use headrow_kernels::{Team, par::default_threads};
+/// let team = Team::new(default_threads());
+/// assert!(team.threads() >= 1);
+/// ```
 pub fn default_threads() -> usize {
     let allowed = std::thread::available_parallelism().map_or(1, usize::from);
     physical_cores().map_or(allowed, |cores| allowed.min(cores)).clamp(1, MAX_THREADS)
