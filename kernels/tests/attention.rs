@@ -6,41 +6,18 @@ use headrow_kernels::attention::Blocking;
 use headrow_kernels::rows::math;
 use headrow_kernels::{
     AttentionExtent, AttentionShape, Cpu, Isa, MatMut, Par, PerHead, Scratch, Segment, Team,
-    attention, attention_scratch, reference,
+    attention, attention_scratch,
 };
 use support::attention::{
     BIAS, Case, HEADS, KEYS, NO_HOLES, PER_HEAD, RELATIVE, VISIBLE, WIDTHS, all_masks, banded,
     mixed, shape, small_shapes,
 };
-use support::{Guarded, Random, every, hash, report, unless_emulated, within};
-
-/// Runs, looks at the guards, and compares with the definition.
-#[track_caller]
-fn check(case: &Case, cpu: Cpu, what: &str) {
-    let out = case.run(cpu, Par::SERIAL);
-    for guarded in [&case.q, &case.k, &case.v, &out] {
-        guarded.assert_intact(what);
-    }
-    let expected = reference::attention::attention(
-        &case.shape,
-        case.q.view(),
-        case.k.view(),
-        case.v.view(),
-        &case.segments,
-        &case.mask(),
-    );
-    for (at, x) in out.values().into_iter().enumerate() {
-        let (y, bound) = (expected.output[at], expected.bound[at]);
-        let error = (f64::from(x) - y).abs();
-        let close = within(error, bound);
-        assert!(close, "{cpu:?} {what}: element {at} is {x}, expected {y} ± {bound}");
-    }
-}
+use support::{Guarded, Random, every, hash, report, unless_emulated};
 
 #[test]
 fn small_shapes_with_every_mask_are_within_the_stated_bound() {
     for cpu in Cpu::all() {
-        small_shapes(&mut Random::new(1), |case, _, what| check(&case, cpu, what));
+        small_shapes(&mut Random::new(1), |case, _, what| case.check(cpu, what));
     }
     report("attention, small shapes");
 }
@@ -55,8 +32,7 @@ fn every_pair_of_widths_and_every_head_count_is_within_the_bound() {
                     let shape = shape(heads, kv_heads, d_k, d_v);
                     let lengths = [(7, 37, Some(30)), (0, 3, None), (1, 18, None), (5, 0, None)];
                     let masks = rng.below(32);
-                    let case = Case::new(shape, &lengths, masks, &mut rng);
-                    check(&case, cpu, &format!("{shape:?}"));
+                    Case::new(shape, &lengths, masks, &mut rng).check(cpu, &format!("{shape:?}"));
                 }
             }
         }
@@ -75,7 +51,7 @@ fn longer_sequences_are_within_the_bound() {
             ([(50, 333, None), (100, 100, Some(0))], VISIBLE | BIAS | PER_HEAD),
         ] {
             let case = Case::new(shape(2, 1, 24, 40), &lengths, masks, &mut rng);
-            check(&case, cpu, &format!("{lengths:?} masks {masks}"));
+            case.check(cpu, &format!("{lengths:?} masks {masks}"));
         }
     }
     report("attention, longer sequences");

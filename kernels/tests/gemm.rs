@@ -8,7 +8,7 @@ use headrow_kernels::{
     Scratch, Team, Write, gemm, gemm_scratch, reference,
 };
 use support::gemm::{Run, bits, chain, tile};
-use support::{Guarded, Random, every, hash, report, within};
+use support::{Guarded, Random, every, hash, report, unless_emulated, within};
 
 #[test]
 fn every_small_shape_is_one_chain_per_element_in_every_layout() {

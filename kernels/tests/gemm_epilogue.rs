@@ -68,7 +68,8 @@ fn the_epilogue_equals_the_separate_operations() {
 #[test]
 fn products_of_the_size_of_a_layer_are_the_same_chains() {
     // Weights beyond the second-level cache are asked for ahead of their use, few rows go down the panels of still
-    // larger ones in turns, and an epilogue comes back to its block strip by strip: nothing of it happens in small products.
+    // larger ones in turns, and an epilogue comes back to its block strip by strip: nothing of it happens in small
+    // products.
     let mut rng = Random::new(31);
     let mut team = Team::new(3);
     let shapes = [

@@ -13,10 +13,10 @@ pub(crate) struct Tolerance {
 
 /// Compares one output with its record of element type `kind`.
 ///
-/// Truth values count as 1 and 0. NaN and the infinities compare by kind, with one deviation that is ours by design: a query without
-/// any visible key gives zeros. Where the record holds NaN for such a query, ours must be what
-/// [`Blind`] says. Elements marked in `overflow` are sums whose terms leave f32 on their way: whether they
-/// end as a number, an infinity or NaN depends on the order of the terms, so any result is as good.
+/// Truth values count as 1 and 0. NaN and the infinities compare by kind, with one deviation that is ours by
+/// design: a query without any visible key gives zeros. Where the record holds NaN for such a query, ours must be
+/// what [`Blind`] says. Elements marked in `overflow` are sums whose terms leave f32 on their way: whether they end
+/// as a number, an infinity or NaN depends on the order of the terms, so any result is as good.
 pub(crate) fn compare(
     place: &str,
     got: &Output,

@@ -69,8 +69,8 @@ impl Step {
     }
 }
 
-/// The page adds ε to the root before the bias of the second moment is corrected, ours after: with
-/// c = √(1 − βᵗ) the two agree where ours is ε/c. In step T = 0 nothing is corrected, as after very many steps. A norm's
+/// The page adds ε to the root before the bias of the second moment is corrected, ours after: with c = √(1 − βᵗ)
+/// the two agree where ours is ε/c. In step T = 0 nothing is corrected, as after very many steps. A norm's
 /// coefficient is added to the gradient beforehand, one `post` is taken off the new parameters.
 pub(crate) fn adam(node: &Node, inputs: &Inputs, lane: Lane<'_>) -> Result<Vec<Output>, Stop> {
     let known = ["alpha", "beta", "epsilon", "norm_coefficient", "norm_coefficient_post"];

@@ -108,9 +108,10 @@ fn backward(case: &Case, call: &Call<'_>, tensors: &Tensors) -> Result<(), Stop>
 }
 
 /// What f32 can know of each gradient of attention. The recorded cases have scores of many thousands: a weight is
-/// known to a few digits only, and beside one of nearly 1 the others' gradients drown in its rounding. No magnitude tells how many digits
-/// are left; the bound of the definition does for what attention itself computes, and for the projections before it how far
-/// the gradient moves when a rounding is added to every number that goes in, a few times over.
+/// known to a few digits only, and beside one of nearly 1 the others' gradients drown in its rounding. No magnitude
+/// tells how many digits are left; the bound of the definition does for what attention itself computes, and for the
+/// projections before it how far the gradient moves when a rounding is added to every number that goes in, a few
+/// times over.
 fn doubt(case: &Case, call: &Call<'_>, d: &Array<f32>) -> Result<Vec<(&'static str, f64)>, Stop> {
     let lane = Lane { cpu: Cpu::detect(), par: Par::SERIAL, packed: false };
     let mut doubt = attention_gradients::bounds(&case.op, call, d, lane)?;

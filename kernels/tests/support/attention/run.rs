@@ -1,13 +1,13 @@
 //! Runs of a case: over rows, in given blocks, and over a cache.
 
 use super::Case;
-use crate::support::{Guarded, Random};
+use crate::support::{Guarded, Random, within};
 use headrow_kernels::attention::{
     Blocking, PAGE, Source, attention_blocked, attention_blocked_scratch,
 };
 use headrow_kernels::{
     AttentionExtent, AttentionShape, CachedSegment, Cpu, KvCache, Mat, Par, Scratch, attention,
-    attention_cached, attention_cached_scratch, attention_scratch,
+    attention_cached, attention_cached_scratch, attention_scratch, reference,
 };
 
 impl Case {
@@ -84,6 +84,29 @@ impl Case {
             }
         }
         out.bits()
+    }
+
+    /// Runs, looks at the guards, and compares with the definition.
+    #[track_caller]
+    pub fn check(&self, cpu: Cpu, what: &str) {
+        let out = self.run(cpu, Par::SERIAL);
+        for guarded in [&self.q, &self.k, &self.v, &out] {
+            guarded.assert_intact(what);
+        }
+        let expected = reference::attention::attention(
+            &self.shape,
+            self.q.view(),
+            self.k.view(),
+            self.v.view(),
+            &self.segments,
+            &self.mask(),
+        );
+        for (at, x) in out.values().into_iter().enumerate() {
+            let (y, bound) = (expected.output[at], expected.bound[at]);
+            let error = (f64::from(x) - y).abs();
+            let close = within(error, bound);
+            assert!(close, "{cpu:?} {what}: element {at} is {x}, expected {y} ± {bound}");
+        }
     }
 
     /// The same operands in matrices without gaps.
