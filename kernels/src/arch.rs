@@ -15,7 +15,8 @@ pub(crate) mod x86_64;
 
 pub(crate) use args::{Distance, PackArgs, PackRows, Tile, TileArgs};
 
-/// Asks for a cache line to be brought into the first-level cache, where such a hint is known. Any address may be named.
+/// Asks for a cache line to be brought into the first-level cache, where such a hint is known. Any address may be
+/// named.
 #[inline(always)]
 pub(crate) fn prefetch_near(_line: *const u8) {
     #[cfg(target_arch = "x86_64")]

@@ -2,12 +2,12 @@
 //!
 //! ("Attention Is All You Need", §3.2.1 equation 1, for all heads of §3.2.2 at once.)
 //!
-//! A worker takes some queries of a sequence with all heads of a group and packs the group's keys (and, when
-//! they are met often enough, its values) into panels; in a [`KvCache`] they lie ready. Then, block of queries by
-//! block: whole rows of scores from the GEMM kernel, block × s of them; per row the scale, the cap, the bias, the true
-//! maximum, the exponentials and their sum in 32 lanes; the weighted values, unnormalised, as one chain of multiply-adds per
-//! element in the order of the keys; one division. No block size, and no split of the work, is part of that
-//! definition, so none shows in the bits.
+//! A worker takes some queries of a sequence with all heads of a group and packs the group's keys (and, when they
+//! are met often enough, its values) into panels; in a [`KvCache`] they lie ready. Then, block of queries by block:
+//! whole rows of scores from the GEMM kernel, block × s of them; per row the scale, the cap, the bias, the true
+//! maximum, the exponentials and their sum in 32 lanes; the weighted values, unnormalised, as one chain of
+//! multiply-adds per element in the order of the keys; one division. No block size, and no split of the work, is
+//! part of that definition, so none shows in the bits.
 //!
 //! Hidden keys are skipped, not multiplied by zero. Keys that no query of a block or a tile sees are not visited;
 //! those that only some rows of a tile see, a few along a diagonal, carry a mark in the weights, the sign
@@ -98,8 +98,8 @@ impl AttentionShape {
 ///
 /// out\[i\] ← Σ_j p_ij·v_j / Σ_j p_ij with p_ij = exp(s_ij − max_j s_ij), s_ij = scale·(q_i · k_j) + bias_ij,
 ///
-/// over the keys j that query i sees; with a cap c, c·tanh(x/c) stands for x = scale·(q_i · k_j). A query that sees none gives zeros. Keys it does not see never
-/// influence it, whatever they hold.
+/// over the keys j that query i sees; with a cap c, c·tanh(x/c) stands for x = scale·(q_i · k_j). A query that sees
+/// none gives zeros. Keys it does not see never influence it, whatever they hold.
 ///
 /// Shapes: `q` t×h·d_k, `k` s×h_kv·d_k, `v` s×h_kv·d_v, `out` t×h·d_v, over all segments together.
 /// Rows of `out` that belong to no segment are left alone.
@@ -151,8 +151,8 @@ pub fn attention<'a>(
 /// there, with no rows of K and V, and so no mask by row of K.
 ///
 /// # Panics
-/// When shapes, segments, pages or masks do not fit together, the cache was made for panels of another width, or `stack`
-/// is smaller than [`attention_cached_scratch`].
+/// When shapes, segments, pages or masks do not fit together, the cache was made for panels of another width, or
+/// `stack` is smaller than [`attention_cached_scratch`].
 ///
 /// ```
 /// use headrow_kernels::{AttentionExtent, AttentionShape, CachedSegment, Cpu, KvCache, Mask, Mat, MatMut, Par, Scratch};
@@ -185,8 +185,8 @@ pub fn attention_cached<'a>(
     attend(cpu, par, None, shape, q, Source::cache(cache, segments), mask, out.into(), stack);
 }
 
-/// [`attention()`] and [`attention_cached`] with given block sizes: for tests, which inject tiny ones so that every edge
-/// occurs, and for tuning. The result's bits do not depend on them.
+/// [`attention()`] and [`attention_cached`] with given block sizes: for tests, which inject tiny ones so that every
+/// edge occurs, and for tuning. The result's bits do not depend on them.
 ///
 /// # Panics
 /// As these, with [`attention_blocked_scratch`].

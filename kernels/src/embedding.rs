@@ -19,7 +19,8 @@ pub struct Lookup<'a> {
 
 /// out\[i\] = Σ scale·table\[ids\[i\]\] over the lookups, added in their order; each product and sum is rounded.
 ///
-/// `out` n×d, each table as many rows as it has ids to name, of d columns; zeros without a lookup. One pass, O(n·d) a lookup.
+/// `out` n×d, each table as many rows as it has ids to name, of d columns; zeros without a lookup. One pass, O(n·d)
+/// a lookup.
 ///
 /// # Panics
 /// When a table's width or the number of ids does not fit `out`, or an id is beyond its table.

@@ -63,8 +63,8 @@ pub fn rope(
     turn_rows(cpu, par, rope, Direction::On, positions, heads, x);
 }
 
-/// The gradient of [`rope`], in place: `x` holds dy on entry and dx on return. A rotation's transpose is its inverse, so
-/// each pair is turned back by the same angle:
+/// The gradient of [`rope`], in place: `x` holds dy on entry and dx on return. A rotation's transpose is its
+/// inverse, so each pair is turned back by the same angle:
 ///
 /// (x₁, x₂) ← (x₁·cos + x₂·sin, x₂·cos − x₁·sin).
 ///
@@ -153,8 +153,9 @@ pub(crate) struct Turn<'a> {
     width: usize,
 }
 
-/// The kernel behind [`rope`] and [`rope_backward`]; the table compiles it for each instruction set. Plain loops, which compilers turn into
-/// vectors: a multiplication and an addition are never contracted, so the bits are those written here.
+/// The kernel behind [`rope`] and [`rope_backward`]; the table compiles it for each instruction set. Plain loops,
+/// which compilers turn into vectors: a multiplication and an addition are never contracted, so the bits are those
+/// written here.
 #[inline(always)]
 pub(crate) fn kernel(turn: &Turn<'_>, row: &mut [f32]) {
     let Turn { cos, sin, layout, direction, width } = *turn;

@@ -39,8 +39,8 @@ pub(crate) struct GemmKernels {
 }
 
 /// The row kernels, handed to the macro `$then`: each with its operands and what it is compiled from, a function of
-/// `rows/` or one beside its operation, which says what it does. `simd` stands for the token of an instruction set, `R` for
-/// the registers that make 32 lanes there.
+/// `rows/` or one beside its operation, which says what it does. `simd` stands for the token of an instruction set,
+/// `R` for the registers that make 32 lanes there.
 macro_rules! row_kernels {
     ($then:ident $how:tt) => {
         $then! {
@@ -194,7 +194,10 @@ static AVX512: Table = {
             2,
             // SAFETY: only functions with these features make the token.
             unsafe { pulp::x86::V4::new_unchecked() },
-            target_feature(enable = "sse,sse2,fxsr,sse3,ssse3,sse4.1,sse4.2,popcnt,avx,avx2,bmi1,bmi2,fma,lzcnt,avx512f,avx512bw,avx512cd,avx512dq,avx512vl")
+            target_feature(
+                enable = "sse,sse2,fxsr,sse3,ssse3,sse4.1,sse4.2,popcnt,avx,avx2,bmi1,bmi2,fma,lzcnt",
+                enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl"
+            )
         ]),
     }
 };

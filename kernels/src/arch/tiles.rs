@@ -37,8 +37,8 @@ pub(crate) struct Ahead {
     below: Below,
 }
 
-/// What a tile asks for of the rows of A that lie as far below its own as the block is high: each panel's tiles ask for their share, so
-/// that the next block of A is near when it is wanted.
+/// What a tile asks for of the rows of A that lie as far below its own as the block is high: each panel's tiles ask
+/// for their share, so that the next block of A is near when it is wanted.
 #[derive(Clone, Copy)]
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 struct Below {
@@ -186,9 +186,9 @@ impl Shape {
         }
     }
 
-    /// [`Shape::walk`] for a single tile of more rows than two, whose panels lie in main memory. Several streams come from there
-    /// faster than one: the tile takes some rows of each panel of a group in turns, and asks for the rows that come next in
-    /// all of them. Its sums are stored and loaded again between, which rounds nothing.
+    /// [`Shape::walk`] for a single tile of more rows than two, whose panels lie in main memory. Several streams
+    /// come from there faster than one: the tile takes some rows of each panel of a group in turns, and asks for
+    /// the rows that come next in all of them. Its sums are stored and loaded again between, which rounds nothing.
     #[inline(always)]
     fn take_turns(&self, block: TileArgs, mut run: impl FnMut(usize, &TileArgs, Ahead)) {
         let Shape { nr, panels, turn, .. } = *self;

@@ -33,8 +33,8 @@ pub(super) struct Call<'a> {
     pub(super) cancel: Option<&'a Cancel>,
 }
 
-// SAFETY: all is read only, but for the result and the maps: workers write to it through `Rows`, whose blocks of rows and
-// columns of heads are cut disjointly by the driver.
+// SAFETY: all is read only, but for the result and the maps: workers write to it through `Rows`, whose blocks of
+// rows and columns of heads are cut disjointly by the driver.
 unsafe impl Sync for Call<'_> {}
 
 impl Operands<'_> {
@@ -136,9 +136,9 @@ impl Operands<'_> {
         }
     }
 
-    /// Turns a row of scores into unnormalised weights and gives their sum, in lanes key mod 32. Keys
-    /// of `within` that the row does not see are marked by the weight −0. `added` is room for a row of biases. With a cap, `capped`
-    /// gets the capped scores of the keys from the first to the last that the row sees.
+    /// Turns a row of scores into unnormalised weights and gives their sum, in lanes key mod 32. Keys of `within`
+    /// that the row does not see are marked by the weight −0. `added` is room for a row of biases. With a cap,
+    /// `capped` gets the capped scores of the keys from the first to the last that the row sees.
     pub(super) fn weigh(
         &self,
         query: &Query<'_>,

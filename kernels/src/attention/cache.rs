@@ -18,10 +18,10 @@ pub const PAGE: usize = STEP;
 /// Which pages a sequence has, and in which order, is its owner's affair: a list of page numbers says it in
 /// every call, so sequences can share pages, and a copy of a sequence is a copy of its list.
 ///
-/// Keys lie in panels of nr, transposed, \[head\]\[page\]\[PAGE/nr\]\[d_k\]\[nr\], so that Q·Kᵀ needs no packing; values
-/// in rows, \[head\]\[page\]\[PAGE\]\[d_v\]. nr belongs to the instruction set. Pages that follow one another in number
-/// and in a sequence are one run of memory, so it pays to hand them out in ascending order. What attention computes
-/// from a cache has the bits it has from rows.
+/// Keys lie in panels of nr, transposed, \[head\]\[page\]\[PAGE/nr\]\[d_k\]\[nr\], so that Q·Kᵀ needs no packing;
+/// values in rows, \[head\]\[page\]\[PAGE\]\[d_v\]. nr belongs to the instruction set. Pages that follow one
+/// another in number and in a sequence are one run of memory, so it pays to hand them out in ascending order. What
+/// attention computes from a cache has the bits it has from rows.
 ///
 /// ```
 /// use headrow_kernels::attention::PAGE;

@@ -26,8 +26,8 @@ pub struct Blocking {
 
 /// Depth beyond which a product is done in parts: the running sums are stored and loaded once per part.
 const KC: usize = 1024;
-/// The same when A is transposed: a copied block is then wide enough to be filled by whole cache lines, and a panel of B stays in the
-/// first level beside it.
+/// The same when A is transposed: a copied block is then wide enough to be filled by whole cache lines, and a panel
+/// of B stays in the first level beside it.
 const KC_TRANSPOSED: usize = 384;
 /// Multiply-adds that one thread does sooner than it could share them out.
 const WORTH_SHARING: usize = 1 << 17;
@@ -41,7 +41,8 @@ const CHUNKS_PER_WORKER: usize = 4;
 const CHUNKS_TRANSPOSED: usize = 2;
 
 impl Blocking {
-    /// The sizes that [`gemm`](super::gemm) uses for an m × n × k product on up to `threads` workers, A as it is or transposed.
+    /// The sizes that [`gemm`](super::gemm) uses for an m × n × k product on up to `threads` workers, A as it is or
+    /// transposed.
     pub fn of(cpu: Cpu, threads: usize, left: LeftKind, m: usize, n: usize, k: usize) -> Blocking {
         match left {
             LeftKind::Plain => Blocking::new(cpu, threads, m, n, k),
@@ -72,8 +73,8 @@ impl Blocking {
         Blocking { mc, kc, nc, chunk_rows, chunk_cols, direct_rows: 2 * mr }.checked(cpu)
     }
 
-    /// [`Blocking::of`] a transposed A, as gradients of weights have it: k counts tokens. Blocks of A are copied, so a block
-    /// meets as many columns as can be, and the depth is cut first: B is packed piece by piece of it.
+    /// [`Blocking::of`] a transposed A, as gradients of weights have it: k counts tokens. Blocks of A are copied,
+    /// so a block meets as many columns as can be, and the depth is cut first: B is packed piece by piece of it.
     fn transposed(cpu: Cpu, threads: usize, m: usize, n: usize, k: usize) -> Blocking {
         let mr = cpu.table.gemm.mr;
         let l2 = cpu.caches().l2 / size_of::<f32>();

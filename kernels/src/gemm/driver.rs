@@ -190,8 +190,8 @@ fn block_of_a(blocking: &Blocking, m: usize, k: usize, left: LeftKind) -> Need {
     }
 }
 
-/// From one row of a copied block of A to the next: room for whole groups, and an odd number of cache lines, so that the same column of
-/// many rows does not fall on the same few places of a cache.
+/// From one row of a copied block of A to the next: room for whole groups, and an odd number of cache lines, so
+/// that the same column of many rows does not fall on the same few places of a cache.
 fn copied_stride(depth: usize) -> usize {
     const LINE: usize = 64 / size_of::<f32>();
     const { assert!(LINE.is_multiple_of(GROUP)) };

@@ -98,8 +98,8 @@ impl PackedB {
         }
     }
 
-    /// Overwrites all of it with B as it is or transposed, the panels shared out among the workers: for weights that change, as those
-    /// in training do. Allocates nothing.
+    /// Overwrites all of it with B as it is or transposed, the panels shared out among the workers: for weights
+    /// that change, as those in training do. Allocates nothing.
     ///
     /// # Panics
     /// When B has another shape, or is packed itself.
@@ -180,8 +180,8 @@ pub(super) const GROUP: usize = 8;
 
 /// Panels that are packed together: a row of B is then read in long pieces.
 const PANELS: usize = 4;
-/// How many rows of B below the one that is packed are asked for: the processor does not see by itself that a piece of the next row
-/// comes next.
+/// How many rows of B below the one that is packed are asked for: the processor does not see by itself that a piece
+/// of the next row comes next.
 const AHEAD: usize = 8;
 
 /// Panels of some rows and columns of an unpacked B, shared out among the workers.
@@ -230,8 +230,8 @@ fn pack_panels_plain(b: Mat<'_>, nr: usize, out: MatMut<'_>) {
     }
 }
 
-/// [`pack_panels_plain`] for panels of NR: whole rows are moved in registers, without a call, and B is read row by row, as
-/// it lies.
+/// [`pack_panels_plain`] for panels of NR: whole rows are moved in registers, without a call, and B is read row by
+/// row, as it lies.
 fn pack_rows_of<const NR: usize>(b: Mat<'_>, mut out: MatMut<'_>) {
     let (k, whole, rest) = (b.rows(), b.cols() / NR, b.cols() % NR);
     assert!(out.rows() == b.cols().div_ceil(NR) && out.cols() == k * NR);

@@ -1,9 +1,9 @@
 //! The protocol between a caller and its helpers.
 //!
-//! The caller publishes a [`Job`] and then a [`Ticket`] of its phase. Who wants a chunk takes it off the ticket in one
-//! compare-and-swap, which fails when the phase is another by now; who holds a chunk may read the job, and
-//! counts the chunk as finished when it is done. The caller returns, and the job with it, when all chunks are. (`model.rs` tries
-//! all interleavings of small cases.)
+//! The caller publishes a [`Job`] and then a [`Ticket`] of its phase. Who wants a chunk takes it off the ticket in
+//! one compare-and-swap, which fails when the phase is another by now; who holds a chunk may read the job, and
+//! counts the chunk as finished when it is done. The caller returns, and the job with it, when all chunks are.
+//! (`model.rs` tries all interleavings of small cases.)
 
 use super::sync::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Idle, Mutex, wait_until};
 use super::{MAX_CHUNKS, MAX_THREADS};
@@ -96,7 +96,8 @@ impl State {
         absent
     }
 
-    /// One phase with up to `threads` workers, the caller being worker 0: once it has begun, `ask` may send for helpers.
+    /// One phase with up to `threads` workers, the caller being worker 0: once it has begun, `ask` may send for
+    /// helpers.
     ///
     /// # Panics
     /// With the first panic of a chunk, after all claimed chunks have ended.

@@ -21,8 +21,8 @@ mod machine {
     /// have been descheduled, perhaps in favour of this very spin.
     const CALLER_PATIENCE: Duration = Duration::from_micros(30);
 
-    /// Where helpers come from. `fork` copies a pool without its threads, and perhaps with locks that one of them held: in
-    /// another process than the one it was made in, it is not touched.
+    /// Where helpers come from. `fork` copies a pool without its threads, and perhaps with locks that one of them
+    /// held: in another process than the one it was made in, it is not touched.
     pub(in crate::par) struct Pool {
         threads: Option<Arc<ThreadPool>>,
         process: u32,

@@ -169,8 +169,8 @@ pub struct AttentionGradients {
 pub struct Gradient {
     /// The values.
     pub values: Vec<f64>,
-    /// Per element, to first order in u = 2⁻²⁴: the sum over its terms of the term's own bound, (terms + 2)·u·Σ|term|, and what
-    /// underflow may lose.
+    /// Per element, to first order in u = 2⁻²⁴: the sum over its terms of the term's own bound, (terms +
+    /// 2)·u·Σ|term|, and what underflow may lose.
     pub bound: Vec<f64>,
     /// Terms so far, and Σ|term|.
     terms: Vec<(usize, f64)>,
@@ -199,9 +199,10 @@ impl Gradient {
 
 /// The gradients of Σ out·`d_out` for the operands of [`attention`], in f64.
 ///
-/// With ρ_i the relative error of the weights of query i, bounded as in [`Attention`] with one rounding more,
-/// ε_ij = (d_v + 2)·u·Σ|dO_i·V_j| that of dP_ij, and η_i = Σ_j p_ij·((ρ_i + (s + 2)·u)·|dP_ij| + ε_ij) that of δ_i, dX_ij is known
-/// within slope·(ρ_i·p_ij·|dP_ij − δ_i| + p_ij·(ε_ij + η_i)) + |dS_ij|·(error of the slope) + 4·u·|dX_ij|.
+/// With ρ_i the relative error of the weights of query i, bounded as in [`Attention`] with one rounding more, ε_ij
+/// = (d_v + 2)·u·Σ|dO_i·V_j| that of dP_ij, and η_i = Σ_j p_ij·((ρ_i + (s + 2)·u)·|dP_ij| + ε_ij) that of δ_i,
+/// dX_ij is known within slope·(ρ_i·p_ij·|dP_ij − δ_i| + p_ij·(ε_ij + η_i)) + |dS_ij|·(error of the slope) +
+/// 4·u·|dX_ij|.
 pub fn attention_backward(
     shape: &AttentionShape,
     q: Mat<'_>,

@@ -1,7 +1,7 @@
 //! Elementary functions of every element, with stated bounds and the same bits on every instruction set.
 //!
-//! The standard library's functions differ from platform to platform; none of them is used on a result's path. Each of these is
-//! one pass, O(elements).
+//! The standard library's functions differ from platform to platform; none of them is used on a result's path. Each
+//! of these is one pass, O(elements).
 
 use super::lanes::elementwise;
 use super::{elementary, for_rows, lanes};
@@ -106,8 +106,8 @@ pub fn tanh(cpu: Cpu, par: Par<'_>, x: MatMut<'_>) {
 
 /// x ← σ(x) = 1/(1 + e⁻ˣ) for every element.
 ///
-/// Error ≤ 3 ulp, denormal results included; 0 at −∞, 1 at +∞, NaN for NaN. Method: e^(−|x|) over 1 + e^(−|x|), or 1 over
-/// it, so that nothing cancels.
+/// Error ≤ 3 ulp, denormal results included; 0 at −∞, 1 at +∞, NaN for NaN. Method: e^(−|x|) over 1 + e^(−|x|), or
+/// 1 over it, so that nothing cancels.
 ///
 /// ```
 /// use headrow_kernels::{Cpu, MatMut, Par, rows::math};

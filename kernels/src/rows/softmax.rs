@@ -104,8 +104,8 @@ pub fn log_softmax(cpu: Cpu, par: Par<'_>, x: MatMut<'_>) {
 
 /// Softmax of the visible scores, row by row, in place:
 ///
-/// y_j = e^(s_j − m)/Σ_k e^(s_k − m) with s_j = x_j·`scale` (+ what is added) and m = max s, over the visible k; +0 where
-/// hidden.
+/// y_j = e^(s_j − m)/Σ_k e^(s_k − m) with s_j = x_j·`scale` (+ what is added) and m = max s, over the visible k; +0
+/// where hidden.
 ///
 /// A hidden element is never read as a number. A row without a visible element becomes zeros; one whose
 /// visible scores hold a NaN or +∞, or −∞ alone, becomes NaN where visible. Error as of [`softmax`], relative to the

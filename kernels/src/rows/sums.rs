@@ -41,8 +41,9 @@ const PARTS: usize = 256;
 /// Σ x², in f64, where the squares of all f32 are exact and none overflows: the square of a gradient's length.
 ///
 /// The vector is cut into blocks of 4096 elements, or into 256 blocks of equal length when there would be more; the
-/// sums of the blocks (in 16 lanes, folded by halves) are added in ascending order. The cut depends on the length alone, so
-/// the bits do not depend on the workers. Error ≤ (n/4096 + 4096)·2⁻⁵³ relative at worst. A NaN or ∞ surfaces. One pass.
+/// sums of the blocks (in 16 lanes, folded by halves) are added in ascending order. The cut depends on the length
+/// alone, so the bits do not depend on the workers. Error ≤ (n/4096 + 4096)·2⁻⁵³ relative at worst. A NaN or ∞
+/// surfaces. One pass.
 ///
 /// ```
 /// use headrow_kernels::{Cpu, Par, sum_of_squares};

@@ -68,13 +68,9 @@ impl Vector for V3 {
 
     #[inline(always)]
     fn fold_sum(self, a: f32x8) -> f32 {
-        let a: __m256 = pulp::cast!(a);
-        let low = self.avx._mm256_castps256_ps128(a);
-        let high = self.avx._mm256_extractf128_ps::<1>(a);
-        fold_quad(
+        fold(
             self,
-            low,
-            high,
+            a,
             #[inline(always)]
             |a, b| self.sse._mm_add_ps(a, b),
         )
@@ -82,28 +78,20 @@ impl Vector for V3 {
 
     #[inline(always)]
     fn fold_larger(self, a: f32x8) -> f32 {
-        let a: __m256 = pulp::cast!(a);
-        let low = self.avx._mm256_castps256_ps128(a);
-        let high = self.avx._mm256_extractf128_ps::<1>(a);
-        fold_quad(
+        fold(
             self,
-            low,
-            high,
+            a,
             #[inline(always)]
             |a, b| self.sse._mm_max_ps(a, b),
         )
     }
 }
 
-/// Combines two halves of a register, then what lies two lanes apart, then one.
+/// Combines the two halves of a register, then what lies two lanes apart, then one.
 #[inline(always)]
-fn fold_quad(
-    simd: V3,
-    low: __m128,
-    high: __m128,
-    combine: impl Fn(__m128, __m128) -> __m128,
-) -> f32 {
-    let four = combine(low, high);
+fn fold(simd: V3, a: f32x8, combine: impl Fn(__m128, __m128) -> __m128) -> f32 {
+    let a: __m256 = pulp::cast!(a);
+    let four = combine(simd.avx._mm256_castps256_ps128(a), simd.avx._mm256_extractf128_ps::<1>(a));
     let two = combine(four, simd.sse._mm_movehl_ps(four, four));
     let one = combine(two, simd.sse3._mm_movehdup_ps(two));
     simd.sse._mm_cvtss_f32(one)
@@ -156,15 +144,19 @@ impl Vector for V4 {
 
     #[inline(always)]
     fn fold_sum(self, a: f32x16) -> f32 {
-        let low = self.avx512f._mm512_castps512_ps256(pulp::cast!(a));
-        let high = self.avx512dq._mm512_extractf32x8_ps::<1>(pulp::cast!(a));
+        let [low, high] = halves(self, a);
         V3::fold_sum(*self, pulp::cast!(self.avx._mm256_add_ps(low, high)))
     }
 
     #[inline(always)]
     fn fold_larger(self, a: f32x16) -> f32 {
-        let low = self.avx512f._mm512_castps512_ps256(pulp::cast!(a));
-        let high = self.avx512dq._mm512_extractf32x8_ps::<1>(pulp::cast!(a));
+        let [low, high] = halves(self, a);
         V3::fold_larger(*self, pulp::cast!(self.avx._mm256_max_ps(low, high)))
     }
+}
+
+#[inline(always)]
+fn halves(simd: V4, a: f32x16) -> [__m256; 2] {
+    let low = simd.avx512f._mm512_castps512_ps256(pulp::cast!(a));
+    [low, simd.avx512dq._mm512_extractf32x8_ps::<1>(pulp::cast!(a))]
 }

@@ -61,7 +61,8 @@ unsafe fn rows<const V: usize, const TAIL: bool>(rows: usize, t: &TileArgs) {
     }
 }
 
-/// Tiles of M rows by V vectors above each other; two vectors make a panel. When `TAIL`, the last holds only 1 to 3 values.
+/// Tiles of M rows by V vectors above each other; two vectors make a panel. When `TAIL`, the last holds only 1 to 3
+/// values.
 ///
 /// # Safety
 /// As for [`Tile`](crate::table::Tile), with t.m a multiple of M, and t.n = 4·V or, when `TAIL`, 4·(V − 1) < t.n < 4·V.
