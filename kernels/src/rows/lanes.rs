@@ -241,18 +241,23 @@ pub(super) fn sums_along<S: Vector, const R: usize, const I: usize, const O: usi
     step: impl Summed<S, I, O>,
 ) -> [f32; O] {
     let len = read[0].len();
-    let whole = len / LANES * LANES;
+    // Of one length that the compiler sees, so that it checks none of the places.
+    let count = len / LANES;
+    let mut rows: [&[[S::f32s; R]]; I] = [&[]; I];
+    for i in 0..I {
+        rows[i] = &blocks::<S, R>(read[i]).0[..count];
+    }
     let mut sums = [Pack::<S, R>::splat(simd, 0.0); O];
-    for at in (0..whole).step_by(LANES) {
+    for at in 0..count {
         let mut block = [Pack::<S, R>::splat(simd, 0.0); I];
         for i in 0..I {
-            block[i] = load_pack(simd, &read[i][at..]);
+            block[i] = Pack::new(simd, rows[i][at]);
         }
         sums = step.add(block, sums);
     }
     // The last, incomplete block: lanes that it lacks keep their sums.
     for r in 0..R {
-        let at = whole + r * S::F32_LANES;
+        let at = count * LANES + r * S::F32_LANES;
         if at < len {
             let end = (len - at) as isize;
             let mut block = [Pack::<S, 1>::splat(simd, 0.0); I];
