@@ -130,7 +130,8 @@ impl<'a> Par<'a> {
 
     /// [`Par::run`] with a part of `stack`, `each` in size, for every worker.
     ///
-    /// The stack must hold [`Par::need`] of `each`.
+    /// # Panics
+    /// As [`Par::run`], and when the stack holds less than [`Par::need`] of `each`.
     pub fn run_with(
         self,
         chunks: usize,

@@ -61,6 +61,9 @@ impl Need {
     }
 
     /// Both at the same time: the sum.
+    ///
+    /// # Panics
+    /// When it overflows.
     #[track_caller]
     pub fn and(self, other: Need) -> Need {
         Need { bytes: self.bytes.checked_add(other.bytes).expect("scratch size overflows") }
@@ -72,6 +75,9 @@ impl Need {
     }
 
     /// `n` of these at the same time, as for `n` workers.
+    ///
+    /// # Panics
+    /// When that overflows.
     #[track_caller]
     pub fn times(self, n: usize) -> Need {
         Need { bytes: self.bytes.checked_mul(n).expect("scratch size overflows") }

@@ -138,6 +138,9 @@ impl Segment {
     }
 
     /// The same with a sliding window: see [`Reach::with_window`].
+    ///
+    /// # Panics
+    /// When the window is empty.
     #[track_caller]
     pub fn with_window(self, window: usize) -> Segment {
         Segment { reach: self.reach.with_window(window), ..self }
@@ -176,6 +179,9 @@ impl<'a> CachedSegment<'a> {
     }
 
     /// The same with a sliding window: see [`Reach::with_window`].
+    ///
+    /// # Panics
+    /// When the window is empty.
     #[track_caller]
     pub fn with_window(self, window: usize) -> CachedSegment<'a> {
         CachedSegment { reach: self.reach.with_window(window), ..self }

@@ -31,14 +31,14 @@ pub(super) fn spread(
     let (sums, mut stack) = stack.take::<f32>(heads);
     let (seen, mut stack) = stack.take::<usize>(3 * heads);
     let (seen, _) = seen.as_chunks_mut::<3>();
-    let query = Query { call, sequence, keys, ld };
+    let query = Spread { call, sequence, keys, ld };
     query.score(par, scores, &mut stack);
     query.weigh(par, scores, seen, sums, &mut stack);
     query.weigh_values(par, depth, scores, seen, sums);
 }
 
-/// The query, with a row of scores for each head, `ld` apart.
-struct Query<'a> {
+/// One query, with a row of scores for each head, `ld` apart.
+struct Spread<'a> {
     call: &'a Call<'a>,
     sequence: Sequence<'a>,
     /// The keys that it sees.
@@ -46,7 +46,7 @@ struct Query<'a> {
     ld: usize,
 }
 
-impl Query<'_> {
+impl Spread<'_> {
     /// Heads that share keys and values.
     fn group(&self) -> usize {
         let AttentionShape { heads, kv_heads, .. } = *self.call.operands.shape;
@@ -62,7 +62,7 @@ impl Query<'_> {
     /// Scores: an item is a few panels of one group's keys, packed when they are not yet.
     #[track_caller]
     fn score(&self, par: Par<'_>, scores: &mut [f32], stack: &mut Stack<'_>) {
-        let Query { call, sequence, ref keys, ld } = *self;
+        let Spread { call, sequence, ref keys, ld } = *self;
         let AttentionShape { kv_heads, d_k, .. } = *call.operands.shape;
         let (nr, group, width) = (call.operands.cpu.table.gemm.nr, self.group(), keys.len());
         let panels = width.div_ceil(nr);
@@ -115,7 +115,7 @@ impl Query<'_> {
         sums: &mut [f32],
         stack: &mut Stack<'_>,
     ) {
-        let Query { call, sequence, ref keys, ld } = *self;
+        let Spread { call, sequence, ref keys, ld } = *self;
         let heads = call.operands.shape.heads;
         let need = RowNeed::of(call, keys.len());
         let (shared, shared_seen) = (Parts::new(scores), Parts::new(seen));
@@ -147,7 +147,7 @@ impl Query<'_> {
         seen: &[Seen],
         sums: &[f32],
     ) {
-        let Query { call, sequence, ld, .. } = *self;
+        let Spread { call, sequence, ld, .. } = *self;
         let AttentionShape { kv_heads, d_v, .. } = *call.operands.shape;
         let nr = call.operands.cpu.table.gemm.nr;
         let across = d_v.div_ceil(nr);
