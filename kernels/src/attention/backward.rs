@@ -8,14 +8,15 @@
 //! - dX_ij = dS_ij·(1 − (s_ij/c)²)
 //! - dQ_i = scale·Σ_j dX_ij·K_j, dK_j = scale·Σ_i dX_ij·Q_i
 //!
-//! No weight is kept from the forward pass: a block of queries computes its whole rows of them again, with the forward's bits. (δ is also dO_i·O_i: Dao et al.,
-//! "FlashAttention", 2022, appendix B.4. But where one key has all the weight, dP_ij − δ_i is 0, and only the sum of the very
-//! dP_ij says so: the product of rows leaves a rounding, which large keys then multiply.) A unit of work is a
-//! sequence with one head of keys and values: it packs these once, and adds its queries' parts to dK and dV, head by head
-//! of the group, block by block, each of them a continued chain of multiply-adds.
+//! No weight is kept from the forward pass: a block of queries computes its whole rows of them again, with the
+//! forward's bits. (δ is also dO_i·O_i: Dao et al., "FlashAttention", 2022, appendix B.4. But where one key has all
+//! the weight, dP_ij − δ_i is 0, and only the sum of the very dP_ij says so: the product of rows leaves a rounding,
+//! which large keys then multiply.) A unit of work is a sequence with one head of keys and values: it packs these
+//! once, and adds its queries' parts to dK and dV, head by head of the group, block by block, each of them a
+//! continued chain of multiply-adds.
 //!
-//! A pair that is hidden takes no part. Within the keys that a block visits it carries the mark −0 in the rows of p and dX.
-//! While all its operands are finite, −0 times them changes at most the sign of a zero, and the results, in
+//! A pair that is hidden takes no part. Within the keys that a block visits it carries the mark −0 in the rows of p
+//! and dX. While all its operands are finite, −0 times them changes at most the sign of a zero, and the results, in
 //! which −0 becomes +0, do not show it; else the products pass marks over, as those of the forward do.
 
 mod row;
@@ -200,8 +201,8 @@ pub struct BackwardBlocking {
     pub copy_rows: usize,
 }
 
-/// Rows of a block, if the kernel's tiles divide it: products over the queries of a block store and load their sums once for so
-/// many steps, and twice as many were no faster.
+/// Rows of a block, if the kernel's tiles divide it: products over the queries of a block store and load their sums
+/// once for so many steps, and twice as many were no faster.
 const ROWS: usize = 48;
 
 impl BackwardBlocking {
@@ -221,25 +222,47 @@ impl BackwardBlocking {
 ///
 /// dV_j = Σ_i p_ij·dO_i, dQ_i = scale·Σ_j dX_ij·K_j, dK_j = scale·Σ_i dX_ij·Q_i,
 ///
-/// with dX_ij = p_ij·(dP_ij − Σ_l p_il·dP_il), dP_ij = dO_i·V_j, times 1 − (s_ij/c)² under a cap c; the sums of dK and dV go over the heads that
-/// share a head of keys, then over the queries, both ascending. A bias gets dX_ij without that factor, head by head where they
-/// share it, and a table of relative biases, at each distance, the sum of that over the pairs at that distance, segment by segment;
-/// both are added to what is there.
+/// with dX_ij = p_ij·(dP_ij − Σ_l p_il·dP_il), dP_ij = dO_i·V_j, times 1 − (s_ij/c)² under a cap c; the sums of dK
+/// and dV go over the heads that share a head of keys, then over the queries, both ascending. A bias gets dX_ij
+/// without that factor, head by head where they share it, and a table of relative biases, at each distance, the sum
+/// of that over the pairs at that distance, segment by segment; both are added to what is there.
 ///
-/// `q`, `k`, `v`, `segments` and `mask` as the forward had them; `d_out` is the gradient for its result, t×h·d_v. The gradients are replaced in the rows that segments name; other rows are left alone. What is hidden takes no part,
-/// whatever it holds: a key that no query sees and a query that sees no key get zeros.
+/// `q`, `k`, `v`, `segments` and `mask` as the forward had them; `d_out` is the gradient for its result, t×h·d_v.
+/// The gradients are replaced in the rows that segments name; other rows are left alone. What is hidden takes no
+/// part, whatever it holds: a key that no query sees and a query that sees no key get zeros.
 ///
-/// A NaN or ∞ reaches what depends on it and nothing else: in K_j or V_j the queries that see key j, and what those reach.
+/// A NaN or ∞ reaches what depends on it and nothing else: in K_j or V_j the queries that see key j, and what those
+/// reach.
 ///
-/// Error: that of the weights, (4·max_j ε_j + 2(s + 17)·u) relative to each p_ij, with ε_j the bound of a score as in
-/// [`attention()`](super::attention()), carried through the sums above, each of which adds at most (terms + 2)·u times the sum of its terms'
-/// absolute values; [`reference::attention::attention_backward`](crate::reference::attention::attention_backward)
-/// writes it out. Five products of h·n·d multiply-adds for n pairs of a query and a key that it sees; memory for blocks of
-/// whole rows of scores and one head's keys and values, per worker.
+/// Error: that of the weights, (4·max_j ε_j + 2(s + 17)·u) relative to each p_ij, with ε_j the bound of a score as
+/// in [`attention()`](super::attention()), carried through the sums above, each of which adds at most (terms + 2)·u
+/// times the sum of its terms' absolute values;
+/// [`reference::attention::attention_backward`](crate::reference::attention::attention_backward) writes it out.
+/// Five products of h·n·d multiply-adds for n pairs of a query and a key that it sees; memory for blocks of whole
+/// rows of scores and one head's keys and values, per worker.
 ///
 /// # Panics
-/// When shapes, segments or masks do not fit together, keys of the segments do not ascend without overlap, or `stack` is smaller than
-/// [`attention_backward_scratch`].
+/// When shapes, segments or masks do not fit together, keys of the segments do not ascend without overlap, or
+/// `stack` is smaller than [`attention_backward_scratch`].
+///
+/// ```
+/// use headrow_kernels::{AttentionExtent, AttentionGradients, AttentionShape, Cpu, Mask, Mat, MatMut, Par};
+/// use headrow_kernels::{Scratch, Segment, attention_backward, attention_backward_scratch};
+/// // One query over two keys that weigh 1/2 each.
+/// let (q, k, v, d_out) = ([0.0], [1.0, 1.0], [3.0, 5.0], [1.0]);
+/// let [q, d_out] = [&q, &d_out].map(|x| Mat::new(x, 1, 1));
+/// let [k, v] = [&k, &v].map(|x| Mat::new(x, 2, 1));
+/// let (cpu, par, shape) = (Cpu::detect(), Par::SERIAL, AttentionShape::new(1, 1, 1, 1));
+/// let (segments, mask) = ([Segment::full(0..1, 0..2)], Mask::default());
+/// let need = attention_backward_scratch(cpu, 1, &shape, AttentionExtent::of(&segments));
+/// let (mut scratch, mut dq, mut dk, mut dv) = (Scratch::new(need), [9.0], [9.0; 2], [9.0; 2]);
+/// let (dq_to, dk_to) = (MatMut::new(&mut dq, 1, 1), MatMut::new(&mut dk, 2, 1));
+/// let to = AttentionGradients::new(dq_to, dk_to, MatMut::new(&mut dv, 2, 1));
+/// let stack = &mut scratch.stack();
+/// attention_backward(cpu, par, &shape, q, k, v, d_out, &segments, &mask, to, stack);
+/// // dS = ½·(3 − 4) and ½·(5 − 4): dQ is their sum times equal keys, dK is theirs times a query of 0.
+/// assert_eq!((dq, dk, dv), ([0.0], [0.0, 0.0], [0.5, 0.5]));
+/// ```
 #[track_caller]
 #[expect(clippy::too_many_arguments, reason = "the operands of the operation")]
 pub fn attention_backward(
@@ -266,6 +289,28 @@ pub fn attention_backward(
 ///
 /// # Panics
 /// As that, with [`attention_backward_blocked_scratch`].
+///
+/// ```
+/// use headrow_kernels::{AttentionExtent, AttentionGradients, AttentionShape, Cpu, Mask, Mat, MatMut, Par};
+/// use headrow_kernels::attention::{BackwardBlocking, attention_backward_blocked, attention_backward_blocked_scratch};
+/// use headrow_kernels::{Scratch, Segment};
+/// // One query over two keys that weigh 1/2 each.
+/// let (q, k, v, d_out) = ([0.0], [1.0, 1.0], [3.0, 5.0], [1.0]);
+/// let [q, d_out] = [&q, &d_out].map(|x| Mat::new(x, 1, 1));
+/// let [k, v] = [&k, &v].map(|x| Mat::new(x, 2, 1));
+/// let (cpu, par, shape) = (Cpu::detect(), Par::SERIAL, AttentionShape::new(1, 1, 1, 1));
+/// let (segments, mask) = ([Segment::full(0..1, 0..2)], Mask::default());
+/// let mut blocking = BackwardBlocking::new(cpu);
+/// blocking.keys = 1;
+/// let extent = AttentionExtent::of(&segments);
+/// let need = attention_backward_blocked_scratch(cpu, &blocking, 1, &shape, extent);
+/// let (mut scratch, mut dq, mut dk, mut dv) = (Scratch::new(need), [9.0], [9.0; 2], [9.0; 2]);
+/// let (dq_to, dk_to) = (MatMut::new(&mut dq, 1, 1), MatMut::new(&mut dk, 2, 1));
+/// let to = AttentionGradients::new(dq_to, dk_to, MatMut::new(&mut dv, 2, 1));
+/// let stack = &mut scratch.stack();
+/// attention_backward_blocked(cpu, par, &blocking, &shape, q, k, v, d_out, &segments, &mask, to, stack);
+/// assert_eq!((dq, dk, dv), ([0.0], [0.0, 0.0], [0.5, 0.5]));
+/// ```
 #[track_caller]
 #[expect(clippy::too_many_arguments, reason = "the operands of the operation")]
 pub fn attention_backward_blocked(

@@ -142,17 +142,24 @@ pub(super) trait Combine<S: Vector, const I: usize, const O: usize>: Copy {
 #[inline(always)]
 pub(super) fn combine<S: Vector, const I: usize, const O: usize>(
     simd: S,
-    read: [&[f32]; I],
+    mut read: [&[f32]; I],
     mut written: [&mut [f32]; O],
     f: impl Combine<S, I, O>,
 ) {
     let (len, width) = (written[0].len(), S::F32_LANES);
+    // Of one length that the compiler sees, so that it checks a place once for all rows.
+    for i in 0..I {
+        read[i] = &read[i][..len];
+    }
+    for o in 0..O {
+        written[o] = &mut std::mem::take(&mut written[o])[..len];
+    }
     let mut at = 0;
-    while at + ABREAST * width <= len {
+    while len - at >= ABREAST * width {
         combine_at::<S, I, O, ABREAST>(simd, read, &mut written, at, f);
         at += ABREAST * width;
     }
-    while at + width <= len {
+    while len - at >= width {
         combine_at::<S, I, O, 1>(simd, read, &mut written, at, f);
         at += width;
     }

@@ -1,8 +1,8 @@
 //! Cross entropy over the classes of a row, and what comes back from it.
 //!
-//! With p = softmax(z) and target weights q, a row's loss is Σ_c w_c·q_c·(−ln p_c). By −ln p_c = ln Σ e^(z − m) + (m − z_c),
-//! m being the largest logit, two sums along the row give it without a logarithm per class; the rest is in f64, one
-//! number a row. The gradient to z_c is p_c·Σ_k w_k·q_k − w_c·q_c.
+//! With p = softmax(z) and target weights q, a row's loss is Σ_c w_c·q_c·(−ln p_c). By −ln p_c = ln Σ e^(z − m) +
+//! (m − z_c), m being the largest logit, two sums along the row give it without a logarithm per class; the rest is
+//! in f64, one number a row. The gradient to z_c is p_c·Σ_k w_k·q_k − w_c·q_c.
 
 use super::elementary::exp_of_negative;
 use super::lanes::{Combine, Summed, combine, sums_along};
@@ -90,6 +90,16 @@ pub struct TokenLoss {
 /// # Panics
 /// When there are not as many labels and losses as rows, or not as many weights as classes; when a label is no class
 /// or ε is not between 0 and 1.
+///
+/// ```
+/// use headrow_kernels::{CrossEntropy, Cpu, Mat, Par, TokenLoss, cross_entropy};
+/// // Four classes that are as probable as each other; the second row has no label.
+/// let (z, mut losses) = ([0.0; 8], [TokenLoss::default(); 2]);
+/// let (how, logits) = (CrossEntropy::default(), Mat::new(&z, 2, 4));
+/// cross_entropy(Cpu::detect(), Par::SERIAL, &how, logits, &[Some(2), None], &mut losses);
+/// assert!((losses[0].nll - f64::ln(4.0)).abs() < 1e-6);
+/// assert_eq!(losses[1], TokenLoss::default());
+/// ```
 #[track_caller]
 pub fn cross_entropy(
     cpu: Cpu,
@@ -373,6 +383,13 @@ pub(crate) fn gradient_kernel<S: Vector>(
 ///
 /// # Panics
 /// As [`cross_entropy`].
+///
+/// ```
+/// use headrow_kernels::{Mat, nll};
+/// let (log_p, mut losses) = ([-0.5, -1.0, -2.0, -0.25], [0.0; 2]);
+/// nll(Some(&[1.0, 3.0]), Mat::new(&log_p, 2, 2), &[Some(1), None], &mut losses);
+/// assert_eq!(losses, [3.0, 0.0]);
+/// ```
 #[track_caller]
 pub fn nll(weights: Option<&[f32]>, log_p: Mat<'_>, labels: &[Option<u32>], losses: &mut [f32]) {
     check_labels(weights, log_p.rows(), log_p.cols(), labels, losses.len());
@@ -388,6 +405,13 @@ pub fn nll(weights: Option<&[f32]>, log_p: Mat<'_>, labels: &[Option<u32>], loss
 ///
 /// # Panics
 /// As [`cross_entropy`].
+///
+/// ```
+/// use headrow_kernels::{MatMut, nll_backward};
+/// let mut d = [f32::NAN; 4];
+/// nll_backward(None, &[Some(1), None], &[0.5, 0.5], MatMut::new(&mut d, 2, 2));
+/// assert_eq!(d, [0.0, -0.5, 0.0, 0.0]);
+/// ```
 #[track_caller]
 pub fn nll_backward(
     weights: Option<&[f32]>,

@@ -89,9 +89,9 @@ impl Default for Adagrad {
 /// m ← m + (1 − β₁)·(g − m);  v ← v + (1 − β₂)·(g² − v);
 /// p ← p − rate·(m/(1 − β₁ᵗ)/(√(v/(1 − β₂ᵗ)) + ε) + λ·p).
 ///
-/// In the first step from zeros that is rate·g/(|g| + ε). Moments are updated by differences, which keeps a β near 1
-/// as exact as its distance from 1. The corrections are computed in f64. Each operation rounds once (three of them fused
-/// multiply-adds); a NaN gradient makes its own parameter NaN. One pass, in any pieces.
+/// In the first step from zeros that is rate·g/(|g| + ε). Moments are updated by differences, which keeps a β near
+/// 1 as exact as its distance from 1. The corrections are computed in f64. Each operation rounds once (three of
+/// them fused multiply-adds); a NaN gradient makes its own parameter NaN. One pass, in any pieces.
 ///
 /// # Panics
 /// When lengths differ or `step` is 0.
@@ -138,6 +138,16 @@ pub fn adam(
 ///
 /// # Panics
 /// When lengths differ or `step` is 0.
+///
+/// ```
+/// use headrow_kernels::{Cpu, Momentum, Par, momentum};
+/// let (mut velocity, mut weights, how) = ([0.0], [1.0], Momentum::default());
+/// for step in 1..=2 {
+///     momentum(Cpu::detect(), Par::SERIAL, &how, step, 0.5, 1.0, &[1.0], &mut velocity, &mut weights);
+/// }
+/// // V is 1, then 0.9 + 1.
+/// assert!((velocity[0] - 1.9).abs() < 1e-6 && (weights[0] + 0.45).abs() < 1e-6);
+/// ```
 #[track_caller]
 #[expect(clippy::too_many_arguments, reason = "the operands of a step")]
 pub fn momentum(
@@ -167,6 +177,13 @@ pub fn momentum(
 ///
 /// # Panics
 /// When lengths differ.
+///
+/// ```
+/// use headrow_kernels::{Adagrad, Cpu, Par, adagrad};
+/// let (mut squares, mut weights, how) = ([0.0], [1.0], Adagrad::default());
+/// adagrad(Cpu::detect(), Par::SERIAL, &how, 0.25, 1.0, &[-4.0], &mut squares, &mut weights);
+/// assert_eq!((squares, weights), ([16.0], [1.25]));
+/// ```
 #[track_caller]
 #[expect(clippy::too_many_arguments, reason = "the operands of a step")]
 pub fn adagrad(

@@ -19,11 +19,12 @@ use crate::view::{Mat, MatMut};
 /// Gradients of [`layer_norm`](super::layer_norm): `dx` ← (or +=) dL/dx, dγ += Σ dy·x̂, dβ += Σ dy, from dy = dL/dy.
 ///
 /// `x` is what was normalised (after a sum: the sum) and `saved` the moments that the forward pass kept of its rows
-/// ([`NormOutput`](super::NormOutput)). The sums of dγ and dβ are chains in ascending order of the rows, from what they held: fused multiply-adds for dγ. With r = 1/√(σ² + ε), the error of a dx is ≤
-/// r·(d/16 + 40)·u·(|g| + mean|g| + |x̂|·mean|g·x̂|) + 4·u·r²·|x|max·(mean|g·x̂| + |x̂|·mean|g|), the last term being
-/// what the rounding of x itself costs. A NaN or ∞ in a row of x makes its dx and the whole of dγ NaN, one in dy its
-/// row of dx and its column of the sums. Right also for rows whose squares overflow. Two passes over rows in the
-/// nearest cache for dx, one over all rows by columns for the sums.
+/// ([`NormOutput`](super::NormOutput)). The sums of dγ and dβ are chains in ascending order of the rows, from what
+/// they held: fused multiply-adds for dγ. With r = 1/√(σ² + ε), the error of a dx is ≤ r·(d/16 + 40)·u·(|g| +
+/// mean|g| + |x̂|·mean|g·x̂|) + 4·u·r²·|x|max·(mean|g·x̂| + |x̂|·mean|g|), the last term being what the rounding of
+/// x itself costs. A NaN or ∞ in a row of x makes its dx and the whole of dγ NaN, one in dy its row of dx and its
+/// column of the sums. Right also for rows whose squares overflow. Two passes over rows in the nearest cache for
+/// dx, one over all rows by columns for the sums.
 ///
 /// # Panics
 /// When shapes differ, there are not as many moments as rows, or the norm does not fit (as in the forward pass).
