@@ -4,10 +4,10 @@
     python3 benches/run.py            all usual cells, 1 and 2 threads; a first run also builds and installs
     python3 benches/run.py --quick    MiniLM alone, in a minute or two
 
-Makes a virtual environment with the peers (or takes --venv), builds our worker and candle's, makes seeded models where
---models has none, exports them to the peers' formats, measures contenders in turns between measurements of the machine's
-limits, compares what they came to, and writes run.json, run.md and SVG drawings. Only Python's own library is needed.
-What cannot be had is named and skipped.
+Makes a virtual environment with the peers (or takes --venv), builds our worker and those of candle and rten, makes
+seeded models where --models has none, exports them to the peers' formats, measures contenders in turns between
+measurements of the machine's limits, compares what they came to, and writes run.json, run.md and SVG drawings. Only
+Python's own library is needed. What cannot be had is named and skipped.
 """
 
 import argparse
@@ -25,7 +25,6 @@ from suite import cells, measure, plots, report
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
-CANDLE = HERE / "peers" / "candle"
 # What exporting needs, then each peer.
 PACKAGES = {
     "export": ["numpy==2.4.6", "torch==2.15.0", "transformers==5.24.0", "safetensors==0.8.0", "onnx==1.23.2"],
@@ -33,7 +32,9 @@ PACKAGES = {
     "openvino": ["openvino==2026.4.1"],
     "ctranslate2": ["ctranslate2==4.8.5"],
 }
-PEERS = ["onnxruntime", "openvino", "ctranslate2", "torch", "candle"]
+# Peers that are programs in Rust: a workspace in benches/peers each, and the crate that its version is told of.
+PROGRAMS = {"candle": "candle-core", "rten": "rten"}
+PEERS = ["onnxruntime", "openvino", "ctranslate2", "torch", *PROGRAMS]
 EXPORTED = {
     "onnxruntime": set(cells.ALL) - {"transformer-base"},
     "openvino": set(cells.ALL) - {"transformer-base"},
@@ -88,7 +89,7 @@ def environment(options, absent):
         install(options, folder, python, absent)
     if python.exists():
         return python
-    absent.update({peer: f"no environment {folder}" for peer in options.peers if peer != "candle"})
+    absent.update({peer: f"no environment {folder}" for peer in options.peers if peer not in PROGRAMS})
     return None
 
 
@@ -116,23 +117,23 @@ def install(options, folder, python, absent):
 
 
 def build(options, absent):
-    """Our programs and candle's; the folder of ours."""
+    """Our programs and the peers'; the folder of ours."""
     say("building")
     programs = ["--bin", "peer-worker", "--bin", "limits"]
-    failed = command(["cargo", "build", "--release", "-p", "headrow-benches", *programs], cwd=ROOT)
+    failed = command(["cargo", "build", "--locked", "--release", "-p", "headrow-benches", *programs], cwd=ROOT)
     if failed:
         sys.exit(f"cargo build: {failed}")
-    if "candle" in options.peers:
-        failed = command(["cargo", "build", "--release"], cwd=CANDLE)
+    for peer in set(PROGRAMS) & set(options.peers):
+        failed = command(["cargo", "build", "--locked", "--release"], cwd=HERE / "peers" / peer)
         if failed:
-            absent["candle"] = failed
-    target = os.environ.get("CARGO_TARGET_DIR")
-    return (pathlib.Path(target).resolve() if target else ROOT / "target") / "release"
+            absent[peer] = failed
+    return built(ROOT)
 
 
-def candle_program():
+def built(workspace):
+    """Where cargo puts a workspace's programs."""
     target = os.environ.get("CARGO_TARGET_DIR")
-    return (pathlib.Path(target).resolve() if target else CANDLE / "target") / "release" / "candle-worker"
+    return (pathlib.Path(target).resolve() if target else workspace / "target") / "release"
 
 
 def folders(options, wanted, python):
@@ -155,7 +156,9 @@ def folders(options, wanted, python):
 
 def exports(options, wanted, python):
     """What is not there yet, or older than its model. A failure shows when the peer is asked for the model."""
-    for peer in options.peers:
+    # rten reads what ONNX Runtime gets.
+    peers = {"onnxruntime" if peer == "rten" else peer for peer in options.peers}
+    for peer in sorted(peers):
         for model in wanted if python else []:
             made = options.home / "exports" / peer / model
             source = options.home / "models" / model / "model.safetensors"
@@ -179,9 +182,9 @@ def versions(options, python):
     found = {"Headrow": output("git", "describe", "--always", "--dirty"),
              "rustc": output("rustc", "--version").removeprefix("rustc ").split(" ")[0]}
     for peer in options.peers:
-        if peer == "candle":
-            lock = (CANDLE / "Cargo.lock").read_text()
-            found[peer] = lock.split('name = "candle-core"\nversion = "')[1].split('"')[0]
+        if peer in PROGRAMS:
+            lock = (HERE / "peers" / peer / "Cargo.lock").read_text()
+            found[peer] = lock.split(f'name = "{PROGRAMS[peer]}"\nversion = "')[1].split('"')[0]
         elif python:
             found[peer] = output(python, "-c", f"import importlib.metadata as m; print(m.version('{peer}'))")
     return found
@@ -195,8 +198,10 @@ def contenders(options, threads, programs, python, absent, log):
     for peer in options.peers:
         if peer in absent:
             continue
-        own = [candle_program(), str(threads)]
-        line = own if peer == "candle" else [python, "-m", "suite.peers", peer, str(threads), options.home]
+        if peer in PROGRAMS:
+            line = [built(HERE / "peers" / peer) / f"{peer}-worker", str(threads)]
+        else:
+            line = [python, "-m", "suite.peers", peer, str(threads), options.home]
         started.append(measure.Contender(peer, [str(a) for a in line], quiet, cwd=HERE, log=log, cpus=cpus))
     return started
 
@@ -244,11 +249,14 @@ def processor():
     return next(names, platform.processor() or platform.machine())
 
 
-def shares(minutes, count):
-    """Seconds of each of `count` cells: what is left of the time in equal parts, three at least."""
+def shares(minutes, count, last):
+    """Seconds of each of `count` cells: equal parts of what is left of the time, three at least. All but the `last` ones
+    keep something back, as two calls of everybody may take longer than a cell's share."""
     end = time.monotonic() + 60 * minutes
+    most = 0.5 * 60 * minutes / count
     for left in range(count, 0, -1):
-        yield max((end - time.monotonic()) / left, 3.0)
+        part = (end - time.monotonic()) / left
+        yield max(part if left <= last else min(part, most), 3.0)
 
 
 def measured(options, wanted, python, absent):
@@ -263,7 +271,8 @@ def measured(options, wanted, python, absent):
            "system": platform.platform(), "versions": versions(options, python), "threads": options.threads,
            "rounds": options.rounds, "minutes": options.minutes, "load_before": os.getloadavg()[0], "absent": absent,
            "cells": []}
-    parts = shares(options.minutes, len(options.threads) * sum(map(len, wanted.values())))
+    counts = [len(options.threads) * len(cases) for cases in wanted.values()]
+    parts = shares(options.minutes, sum(counts), counts[0])
     options.out.mkdir(parents=True, exist_ok=True)
     with open(options.out / "workers.log", "w") as log:
         for model in reversed(wanted):

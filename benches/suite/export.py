@@ -1,6 +1,7 @@
 """A folder as each peer wants it: `python -m suite.export PEER MODELS OUT NAME`.
 
-ONNX Runtime: encoders by torch's exporter and the transformer optimiser, decoders as graphs of its fused operators.
+ONNX Runtime: encoders by torch's exporter and the transformer optimiser, decoders as graphs of its fused operators;
+rten reads the same files, an encoder as it was before the optimiser, as it fuses operators itself.
 OpenVINO: its own conversion of torch modules, decoders with a state. CTranslate2: its own converter.
 torch and candle read the folder itself.
 """
@@ -59,7 +60,6 @@ def onnxruntime(folder, out):
     fused = optimizer.optimize_model(str(plain), model_type="bert", num_heads=config.num_attention_heads,
                                      hidden_size=config.hidden_size, opt_level=0)
     fused.save_model_to_file(str(out / "model.onnx"))
-    plain.unlink()
 
 
 def openvino(folder, out):

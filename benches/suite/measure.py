@@ -6,6 +6,7 @@ one contender that still spins for work takes a core from another.
 
 import array
 import json
+import math
 import os
 import pathlib
 import signal
@@ -87,9 +88,10 @@ def compare(kind, ours, theirs):
         return {"same": False, "why": f"{len(theirs)} bytes against {len(ours)}"}
     if kind in ("enc", "prefill"):
         a, b = values("f", ours), values("f", theirs)
-        scale = max(map(abs, a))
-        # A comparison with NaN is false, so a NaN anywhere must show.
-        apart = max(abs(x - y) if x == x and y == y else float("inf") for x, y in zip(a, b))
+        if not all(map(math.isfinite, a)) or not all(map(math.isfinite, b)):
+            return {"same": False, "why": "not all values are finite"}
+        scale = max(map(abs, a), default=0.0)
+        apart = max((abs(x - y) for x, y in zip(a, b)), default=0.0)
         return {"same": apart <= 1e-3 * scale, "apart": apart, "scale": scale}
     a, b = values("I", ours), values("I", theirs)
     equal = sum(x == y for x, y in zip(a, b))

@@ -4,7 +4,7 @@ import math
 from xml.sax.saxutils import escape
 
 COLOURS = {"headrow": "#c0392b", "onnxruntime": "#2471a3", "openvino": "#7d3c98", "ctranslate2": "#1e8449",
-           "torch": "#d68910", "candle": "#7f8c8d"}
+           "torch": "#d68910", "candle": "#7f8c8d", "rten": "#b7950b"}
 OTHER = "#34495e"
 NO_FIGURES = "nothing was measured"
 

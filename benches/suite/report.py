@@ -107,11 +107,12 @@ def differences(run):
         for peer, a in cell["agreement"].items():
             entry = found.setdefault(peer, {"apart": None, "equal": 0, "of": 0, "differ": []})
             if "apart" in a:
-                entry["apart"] = max(entry["apart"] or 0.0, a["apart"] / a["scale"])
+                entry["apart"] = max(entry["apart"] or 0.0, a["apart"] / (a["scale"] or 1.0))
             entry["equal"] += a.get("equal", 0)
             entry["of"] += a.get("of", 0)
             if not a["same"]:
-                entry["differ"].append(f"{cell['model']} `{cell['case']}` {cell['threads']}T")
+                why = f" ({a['why']})" if "why" in a else ""
+                entry["differ"].append(f"{cell['model']} `{cell['case']}` {cell['threads']}T{why}")
     for peer, e in found.items():
         apart = "–" if e["apart"] is None else f"{e['apart']:.1e}"
         tokens = f"{e['equal']} of {e['of']}" if e["of"] else "–"

@@ -9,6 +9,7 @@ import time
 import unittest
 import xml.etree.ElementTree as xml
 
+import run as run_program
 from suite import cells, measure, plots, report
 
 # A contender of the protocol: its time of a call, what it comes to, and the request at which it fails.
@@ -118,7 +119,9 @@ class Comparisons(unittest.TestCase):
         self.assertEqual((near["apart"], near["scale"]), (2**-20, 2.0))
         self.assertFalse(measure.compare("enc", ours, self.floats(1.0, -1.9))["same"])
         self.assertFalse(measure.compare("enc", ours, self.floats(1.0))["same"])
-        self.assertFalse(measure.compare("enc", ours, self.floats(float("nan"), -2.0))["same"])
+        for wrong in (float("nan"), float("inf")):
+            found = measure.compare("enc", ours, self.floats(wrong, -2.0))
+            self.assertEqual(found, {"same": False, "why": "not all values are finite"})
 
     def test_tokens(self):
         ours, theirs = struct.pack("<3I", 1, 2, 3), struct.pack("<3I", 1, 2, 4)
@@ -169,6 +172,19 @@ class Turns(unittest.TestCase):
         while (found := state.read_text().rsplit(")", 1)[1].split()[0]) != "T" and time.monotonic() < end:
             time.sleep(0.01)
         self.assertEqual(found, "T")
+
+
+class Shares(unittest.TestCase):
+    def test_time_is_kept_back_for_the_last(self):
+        parts = run_program.shares(1.0, 4, 2)
+        first, second, third, fourth = parts
+        self.assertEqual((first, second), (7.5, 7.5))
+        # No time has gone by here: half of it, and then all.
+        self.assertAlmostEqual(third, 30.0, places=0)
+        self.assertAlmostEqual(fourth, 60.0, places=0)
+
+    def test_every_cell_has_some(self):
+        self.assertEqual(list(run_program.shares(0.0, 2, 1)), [3.0, 3.0])
 
 
 class Reports(unittest.TestCase):
