@@ -160,4 +160,5 @@ if __name__ == "__main__":
     part.mkdir(parents=True)
     {"onnxruntime": onnxruntime, "openvino": openvino, "ctranslate2": ctranslate2}[peer](
         pathlib.Path(folders) / name, part)
+    shutil.rmtree(target, ignore_errors=True)
     part.rename(target)
