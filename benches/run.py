@@ -274,7 +274,7 @@ def measured(options, wanted, python, absent):
     counts = [len(options.threads) * len(cases) for cases in wanted.values()]
     parts = shares(options.minutes, sum(counts), counts[0])
     options.out.mkdir(parents=True, exist_ok=True)
-    with open(options.out / "workers.log", "w") as log:
+    with open(options.home / "workers.log", "w") as log:
         for model in reversed(wanted):
             for threads in options.threads:
                 limit = limits(programs, threads)
