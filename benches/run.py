@@ -34,6 +34,12 @@ PACKAGES = {
 }
 # Peers that are programs in Rust: a workspace in benches/peers each, and the crate that its version is told of.
 PROGRAMS = {"candle": "candle-core", "rten": "rten"}
+# What is told of us alone after a run of all cells: program → a model and options.
+ALONE = {
+    "load-ms": ["bert-base"],
+    "requests": ["minilm", "--seconds", "1"],
+    "contention": ["minilm", "--rounds", "5", "--seconds", "0.5"],
+}
 PEERS = ["onnxruntime", "openvino", "ctranslate2", "torch", *PROGRAMS]
 EXPORTED = {
     "onnxruntime": set(cells.ALL) - {"transformer-base"},
@@ -119,7 +125,7 @@ def install(options, folder, python, absent):
 def build(options, absent):
     """Our programs and the peers'; the folder of ours."""
     say("building")
-    programs = ["--bin", "peer-worker", "--bin", "limits"]
+    programs = [f"--bin={name}" for name in ("peer-worker", "limits", *ALONE)]
     failed = command(["cargo", "build", "--locked", "--release", "-p", "headrow-benches", *programs], cwd=ROOT)
     if failed:
         sys.exit(f"cargo build: {failed}")
@@ -259,6 +265,16 @@ def shares(minutes, count, last):
         yield max(part if left <= last else min(part, most), 3.0)
 
 
+def alone(options, programs):
+    """What the programs of `ALONE` print."""
+    told = {}
+    for name, (model, *rest) in ALONE.items():
+        say(name)
+        done = subprocess.run([programs / name, options.home / "models" / model, *rest], capture_output=True, text=True)
+        told[name] = (done.stdout + done.stderr).replace(str(options.home / "models") + "/", "")
+    return told
+
+
 def measured(options, wanted, python, absent):
     """The whole run. The slowest models come first: what they take too long is taken from the fast ones."""
     programs = build(options, absent)
@@ -285,6 +301,7 @@ def measured(options, wanted, python, absent):
                     for contender in started:
                         contender.close()
     run["isa"], run["load_after"] = limit["isa"], os.getloadavg()[0]
+    run["alone"] = {} if options.quick or options.cases else alone(options, programs)
     order = {model: i for i, model in enumerate(wanted)}
     run["cells"].sort(key=lambda c: (order[c["model"]], c["threads"]))
     return run

@@ -128,6 +128,13 @@ def absent(run):
     return [f"- {name}, {where}: {reason}" for name, reason, where in sorted(reasons)] or ["Nobody."]
 
 
+def alone(run):
+    """What other programs told, as they told it."""
+    lines = [["## Headrow alone", ""]] if run.get("alone") else []
+    lines += [[f"`{name}`:", "", "```text", text.rstrip(), "```", ""] for name, text in run.get("alone", {}).items()]
+    return sum(lines, [])
+
+
 def markdown(run):
     versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
     load = f"{run['load_before']:.1f} before and {run['load_after']:.1f} after" if "load_after" in run else "unknown"
@@ -148,5 +155,6 @@ def markdown(run):
         "States and scores are compared value by value, words by number; who came to something else is no best peer.",
         "", *differences(run), "",
         "## Not measured", "", *absent(run), "",
+        *alone(run),
     ]
     return "\n".join(parts)

@@ -200,6 +200,11 @@ class Reports(unittest.TestCase):
         self.assertNotIn("p99: torch leads", text)
         self.assertIn("- candle, all cells: no cargo", text)
 
+    def test_what_is_told_of_us_alone_is_there_as_it_was_told(self):
+        text = report.markdown({**run(cell([])), "alone": {"load-ms": "load  7 ms\n"}})
+        self.assertIn("## Headrow alone\n\n`load-ms`:\n\n```text\nload  7 ms\n```\n", text)
+        self.assertNotIn("alone\n\n`", report.markdown(run(cell([]))))
+
     def test_other_work_is_no_competition(self):
         other = cell([result("headrow", 2.0, 3.0), result("torch", 1.0, 1.0)], same=False)
         self.assertNotIn("best_peer", other)
