@@ -12,7 +12,6 @@ pub(crate) use backward::{CrossKept, SelfKept, SourceRows};
 
 use crate::linear::{Call, Linear, room, take};
 use crate::observer::{Observer, Place};
-use crate::size::Size;
 use crate::sublayer::Sum;
 use headrow_kernels::{
     Activation, AttentionExtent, AttentionOutput, AttentionShape, CachedSegment, Cpu, KvCache,
@@ -125,8 +124,8 @@ impl SelfAttention {
         room(rows, self.qkv.outputs()).and(project.or(inner))
     }
 
-    pub(crate) fn size(&self) -> Size {
-        self.qkv.size() + self.output.size()
+    pub(crate) fn bytes(&self) -> usize {
+        self.qkv.bytes() + self.output.bytes()
     }
 }
 
@@ -203,8 +202,8 @@ impl CrossAttention {
         room(rows, self.query.outputs()).and(self.query.scratch(cpu, threads, rows).or(inner))
     }
 
-    pub(crate) fn size(&self) -> Size {
-        self.query.size() + self.key_value.size() + self.output.size()
+    pub(crate) fn bytes(&self) -> usize {
+        self.query.bytes() + self.key_value.bytes() + self.output.bytes()
     }
 }
 

@@ -9,18 +9,55 @@ pub struct Batch<'a> {
     token_types: Option<&'a [u32]>,
 }
 
+/// What a batch holds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Content<'a> {
-    Ids(&'a [u32]),
-    Vectors(&'a [f32]),
+    Series(Series<'a>),
     Images { pixels: &'a [f32], count: usize },
     Spectrograms { values: &'a [f32], count: usize },
+}
+
+/// Tokens one behind the other, as either stack may read them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Series<'a> {
+    Ids(&'a [u32]),
+    /// Vectors of d_model features that stand for tokens.
+    Vectors(&'a [f32]),
+}
+
+impl Content<'_> {
+    /// In words.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Content::Series(series) => series.name(),
+            Content::Images { .. } => "images",
+            Content::Spectrograms { .. } => "spectrograms",
+        }
+    }
+}
+
+impl Series<'_> {
+    /// In words.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Series::Ids(_) => "tokens",
+            Series::Vectors(_) => "vectors",
+        }
+    }
+
+    /// How many tokens there are.
+    pub(crate) fn rows(self, d_model: usize) -> usize {
+        match self {
+            Series::Ids(ids) => ids.len(),
+            Series::Vectors(values) => values.len() / d_model,
+        }
+    }
 }
 
 impl<'a> Batch<'a> {
     /// One sequence.
     pub fn one(ids: &'a [u32]) -> Batch<'a> {
-        Batch { content: Content::Ids(ids), lengths: None, token_types: None }
+        Batch { content: Content::Series(Series::Ids(ids)), lengths: None, token_types: None }
     }
 
     /// Several sequences: the first `lengths[0]` ids, the next `lengths[1]`, and so on.
@@ -30,7 +67,8 @@ impl<'a> Batch<'a> {
 
     /// Sequences of vectors of d_model features, for stacks without embeddings.
     pub fn vectors(values: &'a [f32], lengths: &'a [usize]) -> Batch<'a> {
-        Batch { content: Content::Vectors(values), lengths: Some(lengths), token_types: None }
+        let content = Content::Series(Series::Vectors(values));
+        Batch { content, lengths: Some(lengths), token_types: None }
     }
 
     /// `count` images, each channels × rows × columns.
@@ -57,7 +95,7 @@ impl<'a> Batch<'a> {
     /// The ids of all sequences; none when it is not ids that are read.
     pub fn ids(&self) -> &'a [u32] {
         match self.content {
-            Content::Ids(ids) => ids,
+            Content::Series(Series::Ids(ids)) => ids,
             _ => &[],
         }
     }
@@ -82,7 +120,7 @@ impl<'a> Batch<'a> {
             (Content::Images { count, .. } | Content::Spectrograms { count, .. }, _) => {
                 (None, count)
             }
-            (Content::Ids(ids), None) => (Some(ids.len()), 0),
+            (Content::Series(Series::Ids(ids)), None) => (Some(ids.len()), 0),
             _ => (None, 0),
         };
         let fixed = std::iter::repeat_n(each, fixed);

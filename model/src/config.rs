@@ -563,8 +563,3 @@ impl Input {
         }
     }
 }
-
-pub(crate) fn wrong(place: &str, field: &str, problem: &str) -> Error {
-    let (place, field, problem) = (place.to_owned(), field.to_owned(), problem.to_owned());
-    Error::Config { place, field, problem }
-}

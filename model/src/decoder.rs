@@ -6,8 +6,6 @@ use crate::feed_forward::FeedForward;
 use crate::linear::Call;
 use crate::observer::{Observer, Place, Side, Sublayer};
 use crate::origin::Values;
-use crate::size::Size;
-use crate::size::Sizes;
 use crate::sublayer::{Norm, Site, end, side_by_side, sublayer, sublayer_scratch, transformation};
 use headrow_kernels::{AttentionExtent, CachedSegment, Cpu, KvCache, Mat, MatMut, Need, Stack};
 
@@ -76,6 +74,13 @@ impl DecoderLayer {
         }
         inner.or(self.feed_forward.scratch(cpu, threads, rows))
     }
+
+    /// Bytes of the weights.
+    fn bytes(&self) -> usize {
+        let cross = self.cross.as_ref().map_or(0, |(cross, norm)| cross.bytes() + norm.bytes());
+        let norms = self.attention_norm.bytes() + self.feed_forward_norm.bytes();
+        self.attention.bytes() + cross + self.feed_forward.bytes() + norms
+    }
 }
 
 /// The longest sequences of a session: tokens of a pass against what was read, and against a source.
@@ -135,18 +140,10 @@ impl Decoder {
         }
     }
 
-    pub(crate) fn list(&self, sizes: &mut Sizes) {
-        for layer in &self.layers {
-            sizes.add("attention", layer.attention.size());
-            if let Some((cross, norm)) = &layer.cross {
-                sizes.add("cross-attention", cross.size());
-                sizes.add("norms", norm.size());
-            }
-            sizes.add("feed-forward", layer.feed_forward.size());
-            sizes.add("norms", layer.attention_norm.size() + layer.feed_forward_norm.size());
-        }
-        sizes.add("norms", self.final_norm.iter().map(Norm::size).sum());
-        sizes.add("position biases", Size::plain(&self.buckets));
+    /// Bytes of the weights.
+    pub(crate) fn bytes(&self) -> usize {
+        let layers = self.layers.iter().map(DecoderLayer::bytes).sum::<usize>();
+        layers + self.final_norm.as_ref().map_or(0, Norm::bytes) + size_of_val(&*self.buckets)
     }
 
     /// Scratch of [`Decoder::remember`] for up to `rows` tokens.

@@ -10,7 +10,6 @@ use crate::config::TokenInput;
 use crate::linear::{Call, Linear, room, take};
 use crate::origin::Values;
 use crate::position::PositionTable;
-use crate::size::Size;
 use crate::sublayer::Norm;
 use headrow_kernels::{
     Activation, Cpu, Epilogue, LeftKind, Lookup, Mat, MatMut, Need, PackedB, RightKind, Stack,
@@ -27,10 +26,10 @@ pub(crate) enum Words {
 }
 
 impl Words {
-    pub(crate) fn size(&self) -> Size {
+    pub(crate) fn bytes(&self) -> usize {
         match self {
-            Words::Rows(rows) => Size::plain(rows),
-            Words::Packed(packed) => Size::packed(packed),
+            Words::Rows(rows) => size_of_val(&**rows),
+            Words::Packed(packed) => packed.bytes(),
         }
     }
 }
@@ -73,14 +72,8 @@ pub(crate) struct Tokens<'a> {
     pub(crate) types: Option<&'a [u32]>,
     /// Where each token stands in its sequence.
     pub(crate) places: &'a [u32],
-}
-
-/// What an embedding computes from, and who computes.
-#[derive(Clone, Copy)]
-struct Given<'a> {
-    call: Call<'a>,
-    tokens: Tokens<'a>,
-    sinusoids: Option<Mat<'a>>,
+    /// The rows of a table that the session made, when the positions are such.
+    pub(crate) sinusoids: Option<Mat<'a>>,
 }
 
 impl Embedding {
@@ -98,37 +91,39 @@ impl Embedding {
     }
 
     /// out ← LN(scale·word + type + position)·W, a row per token, or LN(scale·word·W + type + position), or
-    /// without what is not there. `sinusoids` are the rows of a table that the session made, when the
-    /// positions are such.
+    /// without what is not there.
     pub(crate) fn forward(
         &self,
         call: Call<'_>,
         tokens: Tokens<'_>,
-        sinusoids: Option<Mat<'_>>,
         out: MatMut<'_>,
         stack: &mut Stack<'_>,
     ) {
-        let given = Given { call, tokens, sinusoids };
         let Some(Projection::Sum(map)) = &self.projection else {
-            return self.normed_sum(given, out, stack);
+            return self.normed_sum(call, tokens, out, stack);
         };
         let (mut narrow, mut stack) = take(stack, tokens.ids.len(), self.width);
-        self.normed_sum(given, narrow.reborrow(), &mut stack);
+        self.normed_sum(call, tokens, narrow.reborrow(), &mut stack);
         let identity = Activation::Identity;
         map.forward(call, narrow.as_ref(), identity, None, out, &mut stack);
     }
 
     /// out ← LN(sum), or the sum alone.
-    fn normed_sum(&self, given: Given<'_>, out: MatMut<'_>, stack: &mut Stack<'_>) {
-        let Some(norm) = &self.norm else { return self.sum(given, out, stack) };
+    fn normed_sum(
+        &self,
+        call: Call<'_>,
+        tokens: Tokens<'_>,
+        out: MatMut<'_>,
+        stack: &mut Stack<'_>,
+    ) {
+        let Some(norm) = &self.norm else { return self.sum(call, tokens, out, stack) };
         let (mut sum, mut stack) = take(stack, out.rows(), out.cols());
-        self.sum(given, sum.reborrow(), &mut stack);
-        norm.forward(given.call, sum.as_ref(), out);
+        self.sum(call, tokens, sum.reborrow(), &mut stack);
+        norm.forward(call, sum.as_ref(), out);
     }
 
     /// out ← scale·word + type + position.
-    fn sum(&self, given: Given<'_>, out: MatMut<'_>, stack: &mut Stack<'_>) {
-        let Given { call, tokens, sinusoids } = given;
+    fn sum(&self, call: Call<'_>, tokens: Tokens<'_>, out: MatMut<'_>, stack: &mut Stack<'_>) {
         let (rows, cols) = (out.rows(), out.cols());
         let (positions, mut stack) = stack.take::<u32>(rows);
         self.positions.rows(tokens.ids, tokens.places, positions);
@@ -143,7 +138,7 @@ impl Embedding {
         let table = |values| table(values, cols);
         let token_type = Lookup { table: table(&self.types), ids: types, scale: 1.0 };
         let token_type = (!self.types.is_empty()).then_some(token_type);
-        let position = self.positions.learned().map(table).or(sinusoids);
+        let position = self.positions.learned().map(table).or(tokens.sinusoids);
         let position = position.map(|table| Lookup { table, ids: positions, scale: 1.0 });
         let Some(Projection::Words(map)) = &self.projection else {
             return add(call, [Some(word), token_type, position], out);
@@ -191,11 +186,11 @@ impl Embedding {
     }
 
     /// Tables, norm and projection, beside the words, which others may share.
-    pub(crate) fn size(&self) -> Size {
-        let positions = self.positions.learned().map_or(Size::default(), Size::plain);
-        let norm = self.norm.as_ref().map_or(Size::default(), Norm::size);
-        let projection = self.projection.iter().map(|map| map.map().size()).sum();
-        positions + Size::plain(&self.types) + norm + projection
+    pub(crate) fn bytes(&self) -> usize {
+        let positions = self.positions.learned().map_or(0, size_of_val);
+        let norm = self.norm.as_ref().map_or(0, Norm::bytes);
+        let projection = self.projection.as_ref().map_or(0, |projection| projection.map().bytes());
+        positions + size_of_val(&*self.types) + norm + projection
     }
 }
 
@@ -273,9 +268,9 @@ impl ReadOut {
     }
 
     /// Bias and projection, beside the words.
-    pub(crate) fn size(&self) -> Size {
-        let bias = self.bias.as_deref().map_or(Size::default(), Size::plain);
-        let projection = self.projection.as_ref().map_or(Size::default(), Linear::size);
+    pub(crate) fn bytes(&self) -> usize {
+        let bias = self.bias.as_deref().map_or(0, size_of_val);
+        let projection = self.projection.as_ref().map_or(0, Linear::bytes);
         bias + projection
     }
 }

@@ -5,8 +5,6 @@ use crate::config::NormPlacement;
 use crate::feed_forward::FeedForward;
 use crate::observer::{Observer, Place, Side, Sublayer};
 use crate::origin::Values;
-use crate::size::Size;
-use crate::size::Sizes;
 use crate::sublayer::{Norm, Site, end, side_by_side, sublayer, sublayer_scratch, transformation};
 use headrow_kernels::{AttentionExtent, Cpu, MatMut, Need, Segment, Stack};
 
@@ -54,6 +52,12 @@ impl EncoderLayer {
         let attention = self.attention.scratch(cpu, threads, rows, extent, false);
         attention.or(self.feed_forward.scratch(cpu, threads, rows))
     }
+
+    /// Bytes of the weights.
+    fn bytes(&self) -> usize {
+        let norms = self.attention_norm.bytes() + self.feed_forward_norm.bytes();
+        self.attention.bytes() + self.feed_forward.bytes() + norms
+    }
 }
 
 /// N layers, and under pre-norm a last normalisation.
@@ -93,14 +97,10 @@ impl Encoder {
         observer.output(Side::Encoder, x.as_ref());
     }
 
-    pub(crate) fn list(&self, sizes: &mut Sizes) {
-        for layer in &self.layers {
-            sizes.add("attention", layer.attention.size());
-            sizes.add("feed-forward", layer.feed_forward.size());
-            sizes.add("norms", layer.attention_norm.size() + layer.feed_forward_norm.size());
-        }
-        sizes.add("norms", self.final_norm.iter().map(Norm::size).sum());
-        sizes.add("position biases", Size::plain(&self.buckets));
+    /// Bytes of the weights.
+    pub(crate) fn bytes(&self) -> usize {
+        let layers = self.layers.iter().map(EncoderLayer::bytes).sum::<usize>();
+        layers + self.final_norm.as_ref().map_or(0, Norm::bytes) + size_of_val(&*self.buckets)
     }
 
     /// Scratch for up to `rows` tokens, in sequences of at most `longest`.

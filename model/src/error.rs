@@ -342,6 +342,18 @@ impl Error {
         Error::OutOfMemory(words)
     }
 
+    /// What is wrong with a field of a config.
+    pub(crate) fn config(place: &str, field: &str, problem: impl fmt::Display) -> Error {
+        let (place, field) = (place.to_owned(), field.to_owned());
+        Error::Config { place, field, problem: problem.to_string() }
+    }
+
+    /// A value of a field that is not computed here. `hint` says what would be, as ` (expected …)`.
+    pub(crate) fn unsupported(place: &str, field: &str, value: String, hint: &str) -> Error {
+        let (place, field) = (place.to_owned(), field.to_owned());
+        Error::Unsupported { place, field, value, hint: hint.to_owned() }
+    }
+
     /// What is wrong with a field of the generation options.
     pub(crate) fn generation(field: &'static str, problem: impl ToString) -> Error {
         Error::GenerationOption { field, problem: problem.to_string() }

@@ -7,7 +7,6 @@ mod backward;
 pub(crate) use backward::FeedForwardKept;
 
 use crate::linear::{Call, Linear, room, take};
-use crate::size::Size;
 use crate::sublayer::Sum;
 use headrow_kernels::{Activation, Cpu, Mat, Need, gate};
 
@@ -62,8 +61,8 @@ impl FeedForward {
         room(rows, self.d_ff()).and(inner.or(self.outer.scratch(cpu, threads, rows)))
     }
 
-    pub(crate) fn size(&self) -> Size {
-        self.inner.size() + self.outer.size()
+    pub(crate) fn bytes(&self) -> usize {
+        self.inner.bytes() + self.outer.bytes()
     }
 }
 

@@ -6,16 +6,11 @@ mod backward;
 mod labelling;
 
 #[cfg(feature = "train")]
-pub(crate) use {
-    backward::MaskedLmKept,
-    labelling::{Back, LabelHead},
-};
+pub(crate) use {backward::MaskedLmKept, labelling::LabelHead};
 
 use crate::embedding::ReadOut;
 use crate::error::{Error, Result};
 use crate::linear::{Call, Linear, room, take};
-use crate::size::Size;
-use crate::size::Sizes;
 use crate::sublayer::Norm;
 use headrow_kernels::rows::math::tanh;
 use headrow_kernels::{Activation, Cpu, Mat, MatMut, Need, Segment, Stack};
@@ -246,20 +241,14 @@ impl Heads {
         need
     }
 
-    pub(crate) fn list(&self, sizes: &mut Sizes) {
-        let linear = |head: &Option<Linear>| head.iter().map(Linear::size).sum();
-        sizes.add(Head::Pooler.name(), linear(&self.pooler));
-        if let Some(lm) = &self.masked_lm {
-            let name = Head::MaskedLm.name();
-            sizes.shared(name, &lm.read_out.words, lm.read_out.words.size());
-            sizes.add(name, lm.transform.size() + lm.norm.size() + lm.read_out.size());
-        }
-        if let Some(classifier) = &self.classifier {
-            let dense: Size = classifier.dense().map(Linear::size).into_iter().sum();
-            sizes.add(Head::SequenceClassifier.name(), dense + classifier.output.size());
-        }
-        sizes.add(Head::TokenTagger.name(), linear(&self.tagger));
-        sizes.add(Head::NextSentence.name(), linear(&self.next_sentence));
+    /// Bytes of the weights, beside the words, which others may share.
+    pub(crate) fn bytes(&self) -> usize {
+        let Heads { pooler, masked_lm, classifier, tagger, next_sentence } = self;
+        let classifier = classifier.as_ref().map(|head| (head.dense(), &head.output));
+        let (dense, output) = classifier.unzip();
+        let single = [pooler, tagger, next_sentence].map(Option::as_ref);
+        let linears = single.into_iter().chain([dense.flatten(), output]).flatten();
+        linears.map(Linear::bytes).sum::<usize>() + masked_lm.as_ref().map_or(0, MaskedLm::bytes)
     }
 }
 
@@ -279,6 +268,10 @@ impl MaskedLm {
         self.transform.forward(call, hidden, self.activation, None, x, &mut stack);
         self.norm.forward(call, transformed.as_ref(), normed.reborrow());
         self.read_out.forward(call, normed.as_ref(), out, &mut stack);
+    }
+
+    fn bytes(&self) -> usize {
+        self.transform.bytes() + self.norm.bytes() + self.read_out.bytes()
     }
 
     fn scratch(&self, cpu: Cpu, threads: usize, tokens: usize) -> Need {

@@ -79,7 +79,6 @@ mod seeded;
 #[cfg(feature = "tokenizers")]
 mod sentence;
 mod session;
-mod size;
 mod spectrogram;
 mod sublayer;
 #[cfg(feature = "tokenizers")]

@@ -4,7 +4,6 @@
 pub(crate) mod backward;
 
 use crate::origin::Origin;
-use crate::size::Size;
 use headrow_kernels::{
     Activation, Cpu, Epilogue, LeftKind, Mat, MatMut, Need, PackedB, Par, RightKind, Stack, Write,
     gemm, gemm_scratch,
@@ -60,8 +59,8 @@ impl Linear {
         self.weight.n()
     }
 
-    pub(crate) fn size(&self) -> Size {
-        Size::packed(&self.weight) + self.bias.as_deref().map_or(Size::default(), Size::plain)
+    pub(crate) fn bytes(&self) -> usize {
+        self.weight.bytes() + self.bias.as_deref().map_or(0, size_of_val)
     }
 }
 

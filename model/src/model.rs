@@ -148,7 +148,7 @@ impl Model {
 
     /// Bytes of the weights in memory.
     pub fn bytes(&self) -> usize {
-        self.transformer.sizes().iter().map(|(_, size)| size.bytes).sum()
+        self.transformer.bytes()
     }
 }
 

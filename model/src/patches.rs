@@ -8,7 +8,6 @@ mod backward;
 
 use crate::linear::{Call, Linear, room, take};
 use crate::origin::Values;
-use crate::size::Size;
 use headrow_kernels::{Activation, Cpu, Mat, MatMut, Need, Stack};
 
 /// \[x_first; x_patch₁·W + b; …\] + positions.
@@ -81,8 +80,8 @@ impl Patches {
         room(rows, self.projection.weight.k()).and(self.projection.scratch(cpu, threads, rows))
     }
 
-    pub(crate) fn size(&self) -> Size {
-        self.projection.size() + Size::plain(&self.first) + Size::plain(&self.positions)
+    pub(crate) fn bytes(&self) -> usize {
+        self.projection.bytes() + size_of_val(&*self.first) + size_of_val(&*self.positions)
     }
 }
 

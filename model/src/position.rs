@@ -15,12 +15,6 @@ use crate::error::{Error, Result};
 use crate::memory;
 use crate::origin::Values;
 
-/// A field of a config that is out of its range.
-fn refused(place: &str, field: &str, problem: impl std::fmt::Display) -> Error {
-    let (place, field) = (place.to_owned(), field.to_owned());
-    Error::Config { place, field, problem: problem.to_string() }
-}
-
 /// An empty vector with room for a table.
 fn room<T>(rows: usize, cols: usize) -> Result<Vec<T>> {
     let refused = || Error::out_of_memory(format_args!("a table of {rows}×{cols} positions"));

@@ -380,11 +380,10 @@ fn strip(text: &str) -> &str {
 fn check_encoder(config: &Config, place: &Path) -> Result<()> {
     match config.encoder.as_ref().and_then(StackConfig::tokens) {
         Some(_) => Ok(()),
-        None => Err(Error::Unsupported {
-            place: place.display().to_string(),
-            field: "model_type".to_owned(),
-            value: config.family.to_string(),
-            hint: " here (expected an encoder of texts)".to_owned(),
-        }),
+        None => {
+            let (place, family) = (place.display().to_string(), config.family.to_string());
+            let hint = " here (expected an encoder of texts)";
+            Err(Error::unsupported(&place, "model_type", family, hint))
+        }
     }
 }

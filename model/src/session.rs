@@ -5,6 +5,7 @@
 //! computed; the result of a sequence has the same bits alone, in any batch, and with any number of threads.
 
 pub(crate) mod check;
+mod chunk;
 mod decode;
 mod encode;
 mod generate;
@@ -14,7 +15,7 @@ mod pages;
 pub(crate) mod places;
 mod sequences;
 
-pub use decode::{Chunk, Output};
+pub use chunk::{Chunk, Output};
 pub use options::SessionOptions;
 pub use sequences::Sequence;
 

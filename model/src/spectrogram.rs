@@ -13,7 +13,6 @@ pub(crate) use backward::SpectrogramKept;
 
 use crate::linear::{Call, Linear, room};
 use crate::origin::Values;
-use crate::size::Size;
 use headrow_kernels::{Activation, Cpu, Mat, MatMut, Need, Stack};
 
 /// Frames of a window.
@@ -73,8 +72,8 @@ impl Spectrogram {
         room(read + 2, self.bands).and(room(read + 1, self.first.outputs())).and(products)
     }
 
-    pub(crate) fn size(&self) -> Size {
-        self.first.size() + self.second.size() + Size::plain(&self.positions)
+    pub(crate) fn bytes(&self) -> usize {
+        self.first.bytes() + self.second.bytes() + size_of_val(&*self.positions)
     }
 }
 

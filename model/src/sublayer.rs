@@ -13,7 +13,6 @@ use crate::config::{NormKind, NormPlacement};
 use crate::linear::{Call, room, take};
 use crate::observer::{Observer, Place};
 use crate::origin::Values;
-use crate::size::Size;
 use headrow_kernels::{LayerNorm, Mat, MatMut, Need, RmsNorm, Stack, layer_norm, rms_norm};
 
 /// γ, β and ε of one normalisation.
@@ -40,8 +39,8 @@ impl Norm {
         }
     }
 
-    pub(crate) fn size(&self) -> Size {
-        Size::plain(&self.gamma) + self.beta.as_deref().map_or(Size::default(), Size::plain)
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(&*self.gamma) + self.beta.as_deref().map_or(0, size_of_val)
     }
 }
 

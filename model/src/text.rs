@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::generate::{Callbacks, Generated, GenerationOptions, Prompt, Strategy, TokenStream};
 use crate::memory::filled;
 use crate::model::{LoadOptions, Model};
+use crate::session::check::check_length;
 use crate::session::{Chunk, Output, Session, SessionOptions};
 use crate::tokenizer::{Encoding, Text, Tokenizer};
 use headrow_kernels::attention::PAGE;
@@ -343,7 +344,7 @@ impl TextModel {
     ) -> Result<Encoding> {
         let encoding = self.tokenize(text)?;
         let longest = self.model.config().encoder()?.max_length().min(session.max_tokens());
-        check_length(encoding.ids.len(), longest)?;
+        check_length(0, encoding.ids.len(), longest)?;
         Ok(encoding)
     }
 }
@@ -391,15 +392,6 @@ impl Group {
             }
         }
         Ok(())
-    }
-}
-
-/// Refuses an empty sequence and one that is too long, before anything is made for it.
-fn check_length(tokens: usize, maximum: usize) -> Result<()> {
-    match tokens {
-        0 => Err(Error::EmptySequence { sequence: 0 }),
-        _ if tokens > maximum => Err(Error::SequenceTooLong { sequence: 0, tokens, maximum }),
-        _ => Ok(()),
     }
 }
 

@@ -1,16 +1,16 @@
 //! §3, figure 1: the whole. An encoder, a decoder, or an encoder whose output a decoder attends to.
 
-use crate::config::{Config, wrong};
+use crate::config::Config;
 use crate::decoder::Decoder;
-use crate::embedding::{Embedding, ReadOut, Tokens};
+use crate::embedding::{Embedding, ReadOut, Tokens, Words};
 use crate::encoder::Encoder;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::head::Heads;
 use crate::linear::Call;
 use crate::patches::Patches;
-use crate::size::{Size, Sizes};
 use crate::spectrogram::Spectrogram;
 use headrow_kernels::{Cpu, Mat, MatMut, Need, Stack};
+use std::sync::Arc;
 
 /// The three families of Transformers, which differ in the stacks they have.
 pub(crate) struct Transformer {
@@ -51,13 +51,12 @@ impl Entrance {
         &self,
         call: Call<'_>,
         entering: Entering<'_>,
-        sinusoids: Option<Mat<'_>>,
         mut out: MatMut<'_>,
         stack: &mut Stack<'_>,
     ) {
         match (self, entering) {
             (Entrance::Embedding(embedding), Entering::Tokens(tokens)) => {
-                embedding.forward(call, tokens, sinusoids, out, stack);
+                embedding.forward(call, tokens, out, stack);
             }
             (Entrance::Spectrogram(entrance), Entering::Spectrograms { values, count }) => {
                 entrance.forward(call, values, count, out, stack);
@@ -80,15 +79,20 @@ impl Entrance {
         }
     }
 
-    fn list(&self, sizes: &mut Sizes) {
+    /// Bytes of the weights, beside the words, which others may share.
+    fn bytes(&self) -> usize {
         match self {
-            Entrance::Embedding(embedding) => {
-                sizes.shared("embeddings", &embedding.words, embedding.words.size());
-                sizes.add("embeddings", embedding.size());
-            }
-            Entrance::Patches(patches) => sizes.add("embeddings", patches.size()),
-            Entrance::Spectrogram(entrance) => sizes.add("convolutions", entrance.size()),
-            Entrance::Vectors => {}
+            Entrance::Embedding(embedding) => embedding.bytes(),
+            Entrance::Patches(patches) => patches.bytes(),
+            Entrance::Spectrogram(entrance) => entrance.bytes(),
+            Entrance::Vectors => 0,
+        }
+    }
+
+    fn embedding(&self) -> Option<&Embedding> {
+        match self {
+            Entrance::Embedding(embedding) => Some(embedding),
+            Entrance::Patches(_) | Entrance::Spectrogram(_) | Entrance::Vectors => None,
         }
     }
 }
@@ -104,19 +108,13 @@ impl Transformer {
         for (field, built, wanted) in stacks {
             if built != wanted {
                 let problem = format!("{} folders have none", config.family);
-                return Err(wrong("config", field, &problem));
+                return Err(Error::config("config", field, problem));
             }
         }
-        let entrances = [
-            self.encoder.as_ref().map(|(entrance, _)| entrance),
-            self.decoder.as_ref().map(|(entrance, _)| entrance),
-        ];
-        for entrance in entrances.into_iter().flatten() {
-            if let Entrance::Embedding(Embedding { width, projection: None, .. }) = entrance
-                && *width != config.d_model
-            {
+        for &Embedding { width, ref projection, .. } in self.embeddings() {
+            if projection.is_none() && width != config.d_model {
                 let problem = format!("{width} features, d_model is {}", config.d_model);
-                return Err(wrong("config", "width", &problem));
+                return Err(Error::config("config", "width", problem));
             }
         }
         Ok(())
@@ -141,23 +139,35 @@ impl Transformer {
         }
     }
 
-    /// How large each part is, in the order of the forward pass. Words that several parts share count
-    /// once, with the first.
-    pub(crate) fn sizes(&self) -> Vec<(&'static str, Size)> {
-        let mut sizes = Sizes::default();
-        if let Some((entrance, encoder)) = &self.encoder {
-            entrance.list(&mut sizes);
-            encoder.list(&mut sizes);
+    /// The tables of the stacks that read tokens.
+    fn embeddings(&self) -> impl Iterator<Item = &Embedding> {
+        let encoder = self.encoder.as_ref().map(|(entrance, _)| entrance);
+        let decoder = self.decoder.as_ref().map(|(entrance, _)| entrance);
+        encoder.into_iter().chain(decoder).filter_map(Entrance::embedding)
+    }
+
+    /// Bytes of the weights. Words that several parts have count once.
+    pub(crate) fn bytes(&self) -> usize {
+        let encoder = self.encoder.as_ref();
+        let decoder = self.decoder.as_ref();
+        encoder.map_or(0, |(entrance, encoder)| entrance.bytes() + encoder.bytes())
+            + decoder.map_or(0, |(entrance, decoder)| entrance.bytes() + decoder.bytes())
+            + self.read_out.as_ref().map_or(0, ReadOut::bytes)
+            + self.heads.bytes()
+            + self.words().iter().map(|words| words.bytes()).sum::<usize>()
+    }
+
+    /// Every table of words, once each.
+    fn words(&self) -> Vec<&Arc<Words>> {
+        let read_outs =
+            self.read_out.iter().chain(self.heads.masked_lm.iter().map(|lm| &lm.read_out));
+        let read_outs = read_outs.map(|read_out| &read_out.words);
+        let mut tables: Vec<&Arc<Words>> = Vec::new();
+        for words in self.embeddings().map(|embedding| &embedding.words).chain(read_outs) {
+            if !tables.iter().any(|table| Arc::ptr_eq(table, words)) {
+                tables.push(words);
+            }
         }
-        if let Some((entrance, decoder)) = &self.decoder {
-            entrance.list(&mut sizes);
-            decoder.list(&mut sizes);
-        }
-        if let Some(read_out) = &self.read_out {
-            sizes.shared("read-out", &read_out.words, read_out.words.size());
-            sizes.add("read-out", read_out.size());
-        }
-        self.heads.list(&mut sizes);
-        sizes.parts
+        tables
     }
 }

@@ -129,9 +129,13 @@ impl Counts {
     }
 
     fn planned(plan: &Plan) -> Counts {
-        let uses = Uses::of(&plan.transformer);
+        let Uses(mut uses) = Uses::of(&plan.transformer);
+        // The order of a pass stays among the uses of one tensor.
+        uses.sort_by_key(|using| using.start);
         let tensors = plan.tensors.iter().map(|planned| {
-            let mut users = uses.0.iter().filter(|using| using.start == planned.place.start);
+            let start = planned.place.start;
+            let first = uses.partition_point(|using| using.start < start);
+            let mut users = uses[first..].iter().take_while(|using| using.start == start);
             let &Use { part, kind, .. } = users.next().expect("what was asked for is used");
             Tensor {
                 name: planned.name.clone(),

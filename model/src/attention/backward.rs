@@ -85,10 +85,7 @@ impl SelfAttention {
         let (call, parameters) = (pass.call, pass.parameters);
         let (rows, width, concat) = (x.rows(), self.qkv.width(), self.output.origin.inputs);
         let heads = Mat::new(&kept.heads[..rows * concat], rows, concat);
-        self.output.add_gradients(call, heads, d.as_ref(), gradients, stack);
-        let (mut d_heads, mut stack) = take(stack, rows, concat);
-        let to_heads = d_heads.reborrow();
-        self.output.back(call, parameters, d.as_ref(), Write::Replace, to_heads, &mut stack);
+        let (d_heads, mut stack) = self.output.backward(pass, heads, d.as_ref(), gradients, stack);
         let (mut d_qkv, mut stack) = take(&mut stack, rows, width);
         let (q, k, v) = self.parts(Mat::new(&kept.qkv[..rows * width], rows, width));
         let mask = Mask { relative: pass.relative, keys: pass.keys, ..Mask::default() };
@@ -212,10 +209,7 @@ impl CrossAttention {
         let (queries, pairs) = (self.query.width(), self.key_value.width());
         let concat = self.output.origin.inputs;
         let heads = Mat::new(&kept.heads[..rows * concat], rows, concat);
-        self.output.add_gradients(call, heads, d.as_ref(), gradients, stack);
-        let (mut d_heads, mut stack) = take(stack, rows, concat);
-        let to_heads = d_heads.reborrow();
-        self.output.back(call, parameters, d.as_ref(), Write::Replace, to_heads, &mut stack);
+        let (d_heads, mut stack) = self.output.backward(pass, heads, d.as_ref(), gradients, stack);
         let (mut d_query, mut stack) = take(&mut stack, rows, queries);
         let (mut d_pair, mut stack) = take(&mut stack, sources, pairs);
         let q = Mat::new(&kept.query[..rows * queries], rows, queries);

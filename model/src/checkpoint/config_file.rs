@@ -1,8 +1,8 @@
 //! `config.json`: read and checked by the rules of its family, and written for this library's own.
 
 use super::READINGS;
-use crate::config::{Config, Family, Fields, read_file, wrong};
-use crate::error::Result;
+use crate::config::{Config, Family, Fields, read_file};
+use crate::error::{Error, Result};
 use std::path::Path;
 
 /// Largest `config.json` that is read.
@@ -40,7 +40,7 @@ impl Config {
     pub fn to_json(&self) -> Result<String> {
         if self.family != Family::Paper {
             let problem = format!("a config of the family {} is not written", self.family);
-            return Err(wrong("config", "family", &problem));
+            return Err(Error::config("config", "family", &problem));
         }
         self.check("config")?;
         super::paper::to_json(self)
@@ -63,7 +63,7 @@ impl Config {
         for (_, stack) in self.stacks() {
             if stack.layers > MOST_LAYERS {
                 let problem = format!("{} is beyond any model", stack.layers);
-                return Err(wrong("config", "layers", &problem));
+                return Err(Error::config("config", "layers", &problem));
             }
         }
         Ok(())

@@ -57,11 +57,7 @@ impl StackNames {
 
 /// The config asks for what a family has no name for.
 pub(super) fn absent(field: &str) -> Error {
-    Error::Config {
-        place: "config".to_owned(),
-        field: field.to_owned(),
-        problem: "this family has no tensors for it".to_owned(),
-    }
+    Error::config("config", field, "this family has no tensors for it")
 }
 
 /// What a family calls the parts of a layer whose maps are stored one by one, outputs first.

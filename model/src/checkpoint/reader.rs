@@ -7,14 +7,21 @@
 //!
 //! A third one only plans: it gives layers without weights, which know where in a checkpoint theirs are.
 
+mod listing;
+mod part;
+
+pub(crate) use part::Part;
+
 use crate::config::{NormKind, printable};
 use crate::embedding::Words;
 use crate::error::{Error, Problems, Result};
 use crate::linear::Linear;
-use crate::origin::{Initial, MapRows, Origin, Piece, Planned, Values};
+use crate::memory::filled;
+use crate::origin::{Initial, Origin, Piece, Planned, Values};
 use crate::sublayer::Norm;
 use crate::weights::{Checkpoint, Tensor, is_float};
 use headrow_kernels::{Cpu, Mat, PackedB};
+use listing::Listing;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -32,130 +39,11 @@ pub(crate) struct Reader<'a> {
 
 enum Mode {
     /// Nothing is read; what is asked for is listed, and the layers learn where it stands in the list.
-    Plan(Vec<Planned>),
+    Plan(Listing),
     /// Nothing is read; what is asked for is compared and remembered.
     Survey { wanted: BTreeSet<String>, problems: Problems },
     /// All was found in order. `bytes` holds data as it is in the file, `rows` a block of it, widened.
     Load { bytes: Vec<u8>, rows: Vec<f32> },
-}
-
-/// Rows of one tensor that make a linear map, or a part of one.
-pub(crate) struct Part {
-    weight: String,
-    bias: Option<String>,
-    /// Of the weight: outputs first, or inputs first.
-    shape: Vec<usize>,
-    inputs_first: bool,
-    /// Which outputs, in this order.
-    outputs: Vec<Range<usize>>,
-    /// Places that a convolution's window has, which lie innermost in the file and are to come outermost.
-    taps: usize,
-    /// How many of `outputs`, from the first on, make one linear map, how many the next, and so on.
-    maps: Vec<usize>,
-}
-
-impl Part {
-    /// `name.weight`, outputs × inputs, and `name.bias`.
-    pub(crate) fn new(name: impl AsRef<str>, outputs: usize, inputs: usize) -> Part {
-        let name = name.as_ref();
-        Part {
-            weight: format!("{name}.weight"),
-            bias: Some(format!("{name}.bias")),
-            shape: vec![outputs, inputs],
-            inputs_first: false,
-            outputs: std::iter::once(0..outputs).collect(),
-            taps: 1,
-            maps: vec![outputs],
-        }
-    }
-
-    /// A convolution over `taps` places of `channels` features, outputs × channels × taps in the file, as a linear map of
-    /// the places' features side by side.
-    pub(crate) fn convolution(
-        name: impl AsRef<str>,
-        outputs: usize,
-        channels: usize,
-        taps: usize,
-    ) -> Part {
-        let part = Part::new(name, outputs, channels * taps).shaped(&[outputs, channels, taps]);
-        Part { taps, ..part }
-    }
-
-    /// The same with other names.
-    pub(crate) fn named(mut self, weight: String, bias: Option<String>) -> Part {
-        (self.weight, self.bias) = (weight, bias);
-        self
-    }
-
-    /// The same, with a bias or without.
-    pub(crate) fn with_bias(mut self, bias: bool) -> Part {
-        self.bias = self.bias.filter(|_| bias);
-        self
-    }
-
-    /// The same of a file that has inputs × outputs.
-    pub(crate) fn inputs_first(mut self) -> Part {
-        self.shape.reverse();
-        self.inputs_first = true;
-        self
-    }
-
-    /// The same where the file has several dimensions for the inputs.
-    pub(crate) fn shaped(mut self, shape: &[usize]) -> Part {
-        self.shape = shape.to_vec();
-        self
-    }
-
-    /// Only these outputs, in this order. Fewer than all are one map.
-    pub(crate) fn only(mut self, outputs: Vec<Range<usize>>) -> Part {
-        self.outputs = outputs;
-        if self.count() != self.all_outputs() {
-            self.maps = vec![self.count()];
-        }
-        self
-    }
-
-    /// Several maps of so many outputs in one tensor.
-    pub(crate) fn fused(mut self, maps: &[usize]) -> Part {
-        self.maps = maps.to_vec();
-        self
-    }
-
-    /// Which outputs of the tensor belong to which map.
-    fn map_rows(&self) -> Vec<MapRows> {
-        let mut rows = Vec::new();
-        let mut maps = self.maps.iter().copied();
-        let (mut count, mut left) = (0, 0);
-        for range in &self.outputs {
-            let mut range = range.clone();
-            while !range.is_empty() {
-                if left == 0 {
-                    count = maps.next().unwrap_or(range.len());
-                    left = count.max(1);
-                }
-                let outputs = range.start..range.end.min(range.start + left);
-                range.start = outputs.end;
-                left -= outputs.len();
-                let (inputs, all) = (self.inputs(), self.all_outputs());
-                let inputs_first = self.inputs_first;
-                rows.push(MapRows { outputs, count, inputs, inputs_first, all });
-            }
-        }
-        rows
-    }
-
-    fn inputs(&self) -> usize {
-        if self.inputs_first { self.shape[0] } else { self.shape[1..].iter().product() }
-    }
-
-    fn all_outputs(&self) -> usize {
-        if self.inputs_first { self.shape[1] } else { self.shape[0] }
-    }
-
-    /// How many outputs it gives.
-    fn count(&self) -> usize {
-        self.outputs.iter().map(Range::len).sum()
-    }
 }
 
 impl<'a> Reader<'a> {
@@ -182,13 +70,13 @@ impl<'a> Reader<'a> {
         canonical: fn(&str) -> String,
     ) -> Reader<'a> {
         let survey = Reader::survey(checkpoint, Cpu::detect(), canonical);
-        Reader { mode: Mode::Plan(Vec::new()), ..survey }
+        Reader { mode: Mode::Plan(Listing::default()), ..survey }
     }
 
     /// What was asked for, in this order.
     pub(crate) fn planned(self) -> Vec<Planned> {
         match self.mode {
-            Mode::Plan(tensors) => tensors,
+            Mode::Plan(listing) => listing.tensors,
             _ => Vec::new(),
         }
     }
@@ -285,24 +173,12 @@ impl<'a> Reader<'a> {
         false
     }
 
-    /// The tensor's place in the plan, behind all that was asked for before; `None` unless planning. A tensor that
-    /// several parts have is there once.
+    /// The tensor's place in the plan; `None` unless planning.
     fn place(&mut self, name: &str, shape: &[usize], initial: Initial) -> Option<Range<usize>> {
-        let Mode::Plan(tensors) = &mut self.mode else { return None };
-        if let Some(known) = tensors.iter_mut().find(|known| known.name == name) {
-            if let (Initial::Maps(maps), Initial::Maps(more)) = (&mut known.initial, initial) {
-                maps.extend(
-                    more.into_iter().filter(|rows| !maps.contains(rows)).collect::<Vec<_>>(),
-                );
-            }
-            return Some(known.place.clone());
+        match &mut self.mode {
+            Mode::Plan(listing) => Some(listing.place(name, shape, initial)),
+            Mode::Survey { .. } | Mode::Load { .. } => None,
         }
-        let start = tensors.last().map_or(0, |last| last.place.end);
-        let size = shape.iter().fold(1usize, |size, &n| size.saturating_mul(n));
-        let place = start..start.saturating_add(size);
-        let (name, shape) = (name.to_owned(), shape.to_vec());
-        tensors.push(Planned { name, shape, place: place.clone(), initial });
-        Some(place)
     }
 
     /// A tensor of this shape in row-major order; without numbers in a survey and in a plan.
@@ -331,11 +207,8 @@ impl<'a> Reader<'a> {
         let Mode::Load { bytes, .. } = &mut self.mode else { unreachable!("just opened") };
         let tensor = self.tensors[name];
         let len = shape.iter().product();
-        let mut values = Vec::new();
-        if values.try_reserve_exact(len).is_err() {
-            return Err(Error::OutOfMemory(name.to_owned()));
-        }
-        values.resize(len, 0.0);
+        let refused = || Error::out_of_memory(format_args!("{name}"));
+        let mut values = filled(0.0, len).ok_or_else(refused)?;
         self.checkpoint.read(tensor, 0, &mut values, bytes)?;
         Ok(values)
     }

@@ -1,8 +1,8 @@
 //! Ranges of a config's fields and relations between them, checked before anything is allocated.
 
-use super::{Config, Input, Positions, RelativePositions, ScoreScale, StackConfig, wrong};
+use super::{Config, Input, Positions, RelativePositions, ScoreScale, StackConfig};
 use crate::config::NormPlacement;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::position::{BucketRange, check_buckets};
 
 /// A family's word for a field of ours.
@@ -14,7 +14,7 @@ impl Config {
     pub(crate) fn check_fields(&self, place: &str, name: Names) -> Result<()> {
         check_size(place, name("d_model"), self.d_model)?;
         if self.encoder.is_none() && self.decoder.is_none() {
-            return Err(wrong(place, "model_type", "neither an encoder nor a decoder"));
+            return Err(Error::config(place, "model_type", "neither an encoder nor a decoder"));
         }
         for (side, stack) in self.stacks() {
             let range = if side == "encoder" { BucketRange::Both } else { BucketRange::Past };
@@ -29,7 +29,11 @@ impl Config {
             let mut sizes = sizes.map(|tokens| (tokens.vocabulary, tokens.width));
             let first = sizes.next();
             if sizes.any(|other| Some(other) != first) {
-                return Err(wrong(place, name("shared_words"), "the tables differ in size"));
+                return Err(Error::config(
+                    place,
+                    name("shared_words"),
+                    "the tables differ in size",
+                ));
             }
         }
         let vocabulary = self.vocabulary();
@@ -38,11 +42,11 @@ impl Config {
         for (field, id) in starts.into_iter().chain(ends) {
             if vocabulary > 0 && id as usize >= vocabulary {
                 let problem = format!("{id} is none of the {vocabulary} tokens");
-                return Err(wrong(place, name(field), &problem));
+                return Err(Error::config(place, name(field), &problem));
             }
         }
         if !(self.read_out.scale.is_finite() && self.read_out.scale > 0.0) {
-            return Err(wrong(place, "read_out.scale", "must be above 0 and finite"));
+            return Err(Error::config(place, "read_out.scale", "must be above 0 and finite"));
         }
         Ok(())
     }
@@ -52,17 +56,17 @@ impl Config {
         let Some(stack) = &self.decoder else { return Ok(()) };
         if stack.distinct_layers != stack.layers {
             let problem = "every layer of a decoder has weights of its own";
-            return Err(wrong(place, name("distinct_layers"), problem));
+            return Err(Error::config(place, name("distinct_layers"), problem));
         }
         if stack.placement == NormPlacement::Parallel && self.encoder.is_some() {
             let problem = "side by side leaves no place for attention to the encoder";
-            return Err(wrong(place, name("placement"), problem));
+            return Err(Error::config(place, name("placement"), problem));
         }
         match stack.tokens().map(|tokens| tokens.positions) {
             // The count would depend on where a prompt is cut.
             Some(Positions::Learned { padding: Some(_), .. }) => {
                 let problem = "a decoder's positions count every token";
-                Err(wrong(place, name("padding"), problem))
+                Err(Error::config(place, name("padding"), problem))
             }
             _ => Ok(()),
         }
@@ -71,7 +75,8 @@ impl Config {
 
 impl StackConfig {
     fn check(&self, d_model: usize, range: BucketRange, place: &str, name: Names) -> Result<()> {
-        let refused = |field: &'static str, problem: &str| Err(wrong(place, name(field), problem));
+        let refused =
+            |field: &'static str, problem: &str| Err(Error::config(place, name(field), problem));
         let sizes = [
             ("layers", self.layers),
             ("distinct_layers", self.distinct_layers),
@@ -131,7 +136,7 @@ impl StackConfig {
 
 impl Input {
     fn check(&self, d_model: usize, place: &str, name: Names) -> Result<()> {
-        let refused = |field, problem: &str| Err(wrong(place, name(field), problem));
+        let refused = |field, problem: &str| Err(Error::config(place, name(field), problem));
         match self {
             Input::Tokens(tokens) => {
                 check_size(place, name("vocabulary"), tokens.vocabulary)?;
@@ -181,9 +186,9 @@ impl Input {
 /// Not 0, and small enough that ids, positions and sums of a few sizes fit their types on every machine.
 fn check_size(place: &str, field: &str, size: usize) -> Result<()> {
     match size {
-        0 => Err(wrong(place, field, "must not be 0")),
+        0 => Err(Error::config(place, field, "must not be 0")),
         _ if size > u32::MAX as usize => {
-            Err(wrong(place, field, &format!("{size} is beyond any model")))
+            Err(Error::config(place, field, &format!("{size} is beyond any model")))
         }
         _ => Ok(()),
     }

@@ -1,6 +1,6 @@
 //! JSON objects from outside, read field by field with errors that name file and field.
 
-use super::{SpecialTokens, wrong};
+use super::SpecialTokens;
 use crate::error::{Error, Result};
 use crate::position::Rotary;
 use headrow_kernels::Activation;
@@ -38,16 +38,11 @@ impl<'a> Fields<'a> {
     }
 
     pub(crate) fn wrong(&self, field: &str, problem: &str) -> Error {
-        wrong(self.place, field, problem)
+        Error::config(self.place, field, problem)
     }
 
     pub(crate) fn unsupported(&self, field: &str, value: &str, hint: &str) -> Error {
-        Error::Unsupported {
-            place: self.place.to_owned(),
-            field: field.to_owned(),
-            value: printable(value),
-            hint: hint.to_owned(),
-        }
+        Error::unsupported(self.place, field, printable(value), hint)
     }
 
     fn typed<T>(

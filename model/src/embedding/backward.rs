@@ -8,7 +8,7 @@ use crate::origin::Values;
 use crate::position::PositionTable;
 use crate::sublayer::Norm;
 use crate::train::claims::Claims;
-use crate::train::pass::{TrainingPass, grown};
+use crate::train::pass::{Back, TrainingPass, grown};
 use headrow_kernels::{
     Activation, Cpu, Epilogue, Left, LeftKind, Lookup, Mat, MatMut, Moments, Need, PackedB, Right,
     RightKind, Stack, Write, add_column_sums, dropout, embed_backward, gemm, gemm_scratch,
@@ -76,7 +76,6 @@ impl Embedding {
         &self,
         pass: &TrainingPass<'_>,
         tokens: Tokens<'_>,
-        sinusoids: Option<Mat<'_>>,
         kept: &mut EmbeddingKept,
         mut out: MatMut<'_>,
         stack: &mut Stack<'_>,
@@ -89,7 +88,7 @@ impl Embedding {
             None => kept.types[..rows].fill(0),
         }
         let EmbeddingKept { positions, types, sum, moments, narrow } = kept;
-        let looked_up = self.lookups(parameters, tokens.ids, positions, types, sinusoids);
+        let looked_up = self.lookups(parameters, tokens, positions, types);
         let mapped = if narrow.is_empty() { 0 } else { rows };
         let narrow = MatMut::new(narrow, mapped, width);
         match &self.projection {
@@ -144,11 +143,11 @@ impl Embedding {
     fn lookups<'l>(
         &self,
         parameters: &'l [f32],
-        ids: &'l [u32],
+        tokens: Tokens<'l>,
         positions: &'l [u32],
         types: &'l [u32],
-        sinusoids: Option<Mat<'l>>,
     ) -> [Option<Lookup<'l>>; 3] {
+        let Tokens { ids, sinusoids, .. } = tokens;
         let rows = ids.len();
         let of = |values: &Values, width| table(&parameters[values.place.clone()], width);
         let words = table(&parameters[self.words.place()], self.width);
@@ -183,17 +182,16 @@ impl Embedding {
 
     /// Adds to the gradients of the tables, of the norm and of the map, from the gradient `d` of what [`Embedding::apply`]
     /// gave, which is overwritten. Look-ups of `untrained`, the padding of some families, teach nothing.
-    #[expect(clippy::too_many_arguments, reason = "the operands of the sum and their gradients")]
     pub(crate) fn backward(
         &self,
         pass: &TrainingPass<'_>,
         ids: &[u32],
         untrained: Option<u32>,
         kept: &EmbeddingKept,
-        mut d: MatMut<'_>,
-        gradients: &mut [f32],
+        back: Back<'_>,
         stack: &mut Stack<'_>,
     ) {
+        let Back { mut d, gradients } = back;
         let (call, parameters, rows) = (pass.call, pass.parameters, ids.len());
         if let Some(drop) = pass.dropout(MASK) {
             dropout(call.cpu, call.par, &drop, d.reborrow());
@@ -265,9 +263,8 @@ impl Embedding {
         let Some(Projection::Words(map)) = &self.projection else {
             return look_back(call, ids, self.scale, d, &mut gradients[words]);
         };
-        map.add_gradients(call, kept.narrow(rows, self.width), d, gradients, stack);
-        let (mut d_words, mut stack) = take(stack, rows, self.width);
-        map.back(call, pass.parameters, d, Write::Replace, d_words.reborrow(), &mut stack);
+        let narrow = kept.narrow(rows, self.width);
+        let (d_words, _) = map.backward(pass, narrow, d, gradients, stack);
         look_back(call, ids, self.scale, d_words.as_ref(), &mut gradients[words]);
     }
 

@@ -97,10 +97,7 @@ impl FeedForward {
         let (call, parameters) = (pass.call, pass.parameters);
         let (rows, features, width) = (x.rows(), self.features(), self.inner.width());
         let wide = Mat::new(&kept.wide[..rows * features], rows, features);
-        self.outer.add_gradients(call, wide, d.as_ref(), gradients, stack);
-        let (mut d_wide, mut stack) = take(stack, rows, features);
-        let to_wide = d_wide.reborrow();
-        self.outer.back(call, parameters, d.as_ref(), Write::Replace, to_wide, &mut stack);
+        let (mut d_wide, mut stack) = self.outer.backward(pass, wide, d.as_ref(), gradients, stack);
         let kept_inner = || Mat::new(&kept.inner[..rows * width], rows, width);
         if !self.gated {
             let before = if self.keeps_inner() { kept_inner() } else { wide };

@@ -1,6 +1,7 @@
 //! What may not come next, and what must: rules over the tokens so far that change a row of logits.
 
 use super::options::{GenerationOptions, Span};
+use crate::memory::filled;
 
 /// A set of tokens, all of them out between two uses.
 #[derive(Debug)]
@@ -9,11 +10,7 @@ pub(crate) struct Seen(Vec<u64>);
 impl Seen {
     /// For a vocabulary; `None` when the allocator refuses.
     pub(crate) fn try_new(vocabulary: usize) -> Option<Seen> {
-        let words = vocabulary.div_ceil(64);
-        let mut bits = Vec::new();
-        bits.try_reserve_exact(words).ok()?;
-        bits.resize(words, 0);
-        Some(Seen(bits))
+        filled(0, vocabulary.div_ceil(64)).map(Seen)
     }
 
     /// Puts a token in; whether it was out.

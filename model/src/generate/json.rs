@@ -172,7 +172,7 @@ impl Reader {
 
     fn finish(mut self, place: &str) -> Result<GenerationOptions> {
         let refused = |name, value: &dyn ToString, hint| {
-            Err(unsupported(place, name, &value.to_string(), hint))
+            Err(Error::unsupported(place, name, printable(&value.to_string()), hint))
         };
         self.options.strategy = match (self.beams, self.draws) {
             (0 | 1, _) if self.answers > 1 => {
@@ -282,7 +282,10 @@ impl Field<'_> {
         let hint = number.map_or(String::new(), |(_, number)| format!(" (expected {number})"));
         match neutral {
             true => Ok(()),
-            false => Err(unsupported(self.place, self.name, &self.value.to_string(), &hint)),
+            false => {
+                let (name, value) = (printable(self.name), printable(&self.value.to_string()));
+                Err(Error::unsupported(self.place, &name, value, &hint))
+            }
         }
     }
 }
@@ -293,13 +296,4 @@ fn token(value: &Value) -> Option<u32> {
 
 fn list<T>(value: &Value, read: impl Fn(&Value) -> Option<T>) -> Option<Vec<T>> {
     value.as_array()?.iter().map(read).collect()
-}
-
-fn unsupported(place: &str, field: &str, value: &str, hint: &str) -> Error {
-    Error::Unsupported {
-        place: place.to_owned(),
-        field: printable(field),
-        value: printable(value),
-        hint: hint.to_owned(),
-    }
 }

@@ -2,7 +2,7 @@
 
 use super::{Before, Encoded, Head, Heads, Squash, first_states};
 use crate::linear::{Call, Linear, room, take};
-use crate::train::pass::TrainingPass;
+use crate::train::pass::{Back, TrainingPass};
 use headrow_kernels::{
     Activation, Cpu, Mat, MatMut, Need, Segment, Stack, Write, activate_backward,
 };
@@ -30,12 +30,6 @@ enum Reads<'a> {
 struct Read<'s> {
     first: Mat<'s>,
     squashed: Mat<'s>,
-}
-
-/// Where gradients go: those of the states, and of the parameters.
-pub(crate) struct Back<'g> {
-    pub(crate) d: MatMut<'g>,
-    pub(crate) gradients: &'g mut [f32],
 }
 
 impl Heads {
@@ -138,20 +132,17 @@ impl LabelHead<'_> {
         stack: &mut Stack<'_>,
     ) {
         let Back { d, gradients } = back;
-        let (call, parameters, replace) = (pass.call, pass.parameters, Write::Replace);
-        self.output.add_gradients(call, self.x(encoded.hidden, read), dy, gradients, stack);
+        let (call, x) = (pass.call, self.x(encoded.hidden, read));
         if let Reads::States = self.reads {
-            return self.output.back(call, parameters, dy, replace, d, stack);
+            self.output.add_gradients(call, x, dy, gradients, stack);
+            return self.output.back(call, pass.parameters, dy, Write::Replace, d, stack);
         }
-        let (mut d_x, mut stack) = take(stack, dy.rows(), self.output.origin.inputs);
-        self.output.back(call, parameters, dy, replace, d_x.reborrow(), &mut stack);
+        let (mut d_x, mut stack) = self.output.backward(pass, x, dy, gradients, stack);
         let Reads::Squashed(dense, squash) = self.reads else {
             return spread(encoded.segments, d_x.as_ref(), d);
         };
         squash.backward(call, read.squashed, d_x.reborrow());
-        dense.add_gradients(call, read.first, d_x.as_ref(), gradients, &mut stack);
-        let (mut d_first, mut stack) = take(&mut stack, dy.rows(), encoded.hidden.cols());
-        dense.back(call, parameters, d_x.as_ref(), replace, d_first.reborrow(), &mut stack);
+        let (d_first, _) = dense.backward(pass, read.first, d_x.as_ref(), gradients, &mut stack);
         spread(encoded.segments, d_first.as_ref(), d);
     }
 

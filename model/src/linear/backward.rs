@@ -2,8 +2,9 @@
 //!
 //! An output is the same chain of multiply-adds as with packed weights, so it has the same bits.
 
-use super::{Call, Linear};
+use super::{Call, Linear, take};
 use crate::origin::Piece;
+use crate::train::pass::TrainingPass;
 use headrow_kernels::{
     Activation, Cpu, Epilogue, Left, LeftKind, Mat, MatMut, Need, Right, RightKind, Stack, Write,
     add_column_sums, gemm, gemm_scratch,
@@ -177,6 +178,22 @@ impl Linear {
             gemm(call.cpu, call.par, dy, right, write, &Epilogue::default(), dx, stack);
             write = Write::Accumulate;
         }
+    }
+
+    /// dx = dy·W, taken off the stack, for the x that the map read; dW += dyᵀ·x and db += Σ dy.
+    pub(crate) fn backward<'s>(
+        &self,
+        pass: &TrainingPass<'_>,
+        x: Mat<'_>,
+        dy: Mat<'_>,
+        gradients: &mut [f32],
+        stack: &'s mut Stack<'_>,
+    ) -> (MatMut<'s>, Stack<'s>) {
+        self.add_gradients(pass.call, x, dy, gradients, stack);
+        let (mut dx, mut stack) = take(stack, x.rows(), self.origin.inputs);
+        let (call, parameters, to) = (pass.call, pass.parameters, dx.reborrow());
+        self.back(call, parameters, dy, Write::Replace, to, &mut stack);
+        (dx, stack)
     }
 
     /// Scratch of all of these for up to `rows` rows.

@@ -3,7 +3,7 @@
 use super::Patches;
 use crate::embedding::backward::{MASK, look_back};
 use crate::linear::{room, take};
-use crate::train::pass::TrainingPass;
+use crate::train::pass::{Back, TrainingPass};
 use headrow_kernels::{Activation, Cpu, Mat, MatMut, Need, Stack, add_column_sums, dropout};
 
 impl Patches {
@@ -41,10 +41,10 @@ impl Patches {
         &self,
         pass: &TrainingPass<'_>,
         pixels: &[f32],
-        mut d: MatMut<'_>,
-        gradients: &mut [f32],
+        back: Back<'_>,
         stack: &mut Stack<'_>,
     ) {
+        let Back { mut d, gradients } = back;
         let (call, places) = (pass.call, self.places());
         if let Some(drop) = pass.dropout(MASK) {
             dropout(call.cpu, call.par, &drop, d.reborrow());

@@ -3,8 +3,8 @@
 //! Both depend on the offset j − i of key j from query i alone, so a head needs one row of 2n − 1 numbers for
 //! sequences of n tokens instead of n × n.
 
-use super::{refused, room};
-use crate::error::Result;
+use super::room;
+use crate::error::{Error, Result};
 use headrow_kernels::Mat;
 
 /// Which offsets the buckets of T5 tell apart.
@@ -113,11 +113,11 @@ pub fn check_buckets(
     let (_, exact) = halves(range, buckets);
     if exact == 0 {
         let problem = format_args!("{buckets} buckets leave none for a single distance");
-        return Err(refused(place, "relative_attention_num_buckets", problem));
+        return Err(Error::config(place, "relative_attention_num_buckets", problem));
     }
     if max_distance <= exact {
         let problem = format_args!("{max_distance} is within the {exact} exact distances");
-        return Err(refused(place, "relative_attention_max_distance", problem));
+        return Err(Error::config(place, "relative_attention_max_distance", problem));
     }
     Ok(())
 }

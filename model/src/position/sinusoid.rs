@@ -1,7 +1,7 @@
 //! The paper's fixed positions: a sine and a cosine for each of d_model/2 wavelengths.
 
-use super::{refused, room};
-use crate::error::Result;
+use super::room;
+use crate::error::{Error, Result};
 
 /// How sines and cosines are arranged, and which wavelengths they have. θ_i is the frequency of pair i, p the
 /// position, d the width.
@@ -31,7 +31,11 @@ impl SinusoidLayout {
             _ if d_model == 0 => "must not be 0",
             _ => return Ok(()),
         };
-        Err(refused(place, "d_model", format_args!("{d_model}: sinusoidal positions: {problem}")))
+        Err(Error::config(
+            place,
+            "d_model",
+            format_args!("{d_model}: sinusoidal positions: {problem}"),
+        ))
     }
 
     /// The value of column `j` at position `p`.

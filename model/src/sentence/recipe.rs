@@ -186,11 +186,10 @@ impl Recipe {
 
     pub(super) fn check_width(&self, d_model: usize) -> Result<()> {
         match &self.width {
-            Some((width, place)) if *width != d_model => Err(Error::Config {
-                place: place.clone(),
-                field: "word_embedding_dimension".to_owned(),
-                problem: format!("{width}, the encoder has {d_model}"),
-            }),
+            Some((width, place)) if *width != d_model => {
+                let problem = format_args!("{width}, the encoder has {d_model}");
+                Err(Error::config(place, "word_embedding_dimension", problem))
+            }
             _ => Ok(()),
         }
     }

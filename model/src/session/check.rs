@@ -1,8 +1,9 @@
 //! Everything about an input that its caller may have got wrong, found before anything is computed.
 
 use super::Session;
-use crate::batch::{Batch, Content};
-use crate::config::{Input, StackConfig};
+use super::chunk::{Chunk, Sight};
+use crate::batch::{Batch, Content, Series};
+use crate::config::{Input, RelativePositions, StackConfig};
 use crate::error::{Error, Result};
 
 impl Session {
@@ -23,7 +24,7 @@ impl Session {
         let mut start = 0;
         for (sequence, length) in batch.lengths(stack.max_length()).enumerate() {
             check_length(sequence, length, stack.max_length())?;
-            if let Content::Ids(ids) = batch.content() {
+            if let Content::Series(Series::Ids(ids)) = batch.content() {
                 check_ids(sequence, &ids[start..start + length], stack.vocabulary())?;
                 check_types(sequence, start, length, batch, stack)?;
             }
@@ -48,12 +49,12 @@ impl Session {
             }
         };
         match (&stack.input, batch.content()) {
-            (Input::Tokens(_), Content::Ids(ids)) => {
+            (Input::Tokens(_), Content::Series(Series::Ids(ids))) => {
                 numbers("ids", 1, ids.len())?;
                 let types = batch.token_types().map_or(sum, <[u32]>::len);
                 numbers("token types", 1, types)
             }
-            (Input::Vectors, Content::Vectors(values)) => {
+            (Input::Vectors, Content::Series(Series::Vectors(values))) => {
                 numbers("numbers of vectors", d_model, values.len())
             }
             (Input::Patches { image, channels, .. }, Content::Images { pixels, count }) => {
@@ -69,6 +70,46 @@ impl Session {
             (input, content) => {
                 Err(Error::WrongInput { expected: input.name(), actual: content.name() })
             }
+        }
+    }
+
+    /// Chunks for the decoder.
+    pub(super) fn check_chunks(&self, chunks: &[Chunk<'_>]) -> Result<()> {
+        let config = self.model.config();
+        let stack = config.decoder()?;
+        let sequences = self.sequences.as_ref().expect("made with the session");
+        if chunks.len() > self.limits.sequences {
+            let (what, maximum) = ("sequences", self.limits.sequences);
+            return Err(Error::BatchTooLarge { what, actual: chunks.len(), maximum });
+        }
+        for (index, chunk) in chunks.iter().enumerate() {
+            let slot = sequences.slot(chunk.sequence)?;
+            if chunks[..index].iter().any(|other| other.sequence == chunk.sequence) {
+                return Err(Error::TwiceInCall { chunk: index });
+            }
+            let rows = check_chunk(index, chunk, stack, config.d_model)?;
+            check_length(index, rows, usize::MAX)?;
+            let length = sequences.slots[slot].own.length().saturating_add(rows);
+            check_length(index, length, self.limits.length)?;
+        }
+        self.check_sight(chunks, stack)
+    }
+
+    /// That tokens which see one another go in one pass, and need nothing that looks backwards only.
+    fn check_sight(&self, chunks: &[Chunk<'_>], stack: &StackConfig) -> Result<()> {
+        if chunks.iter().all(|chunk| chunk.sight == Sight::Before) {
+            return Ok(());
+        }
+        let turned =
+            matches!(stack.relative, RelativePositions::None | RelativePositions::Rotary(_));
+        if stack.window.is_some() || !turned {
+            return Err(Error::WholeChunk);
+        }
+        let rows = chunks.iter().map(|chunk| chunk.rows(self.model.config().d_model));
+        let (what, maximum) = ("tokens that see one another", self.limits.tokens);
+        match rows.sum() {
+            actual if actual > maximum => Err(Error::BatchTooLarge { what, actual, maximum }),
+            _ => Ok(()),
         }
     }
 }
@@ -115,13 +156,27 @@ fn check_types(
     Ok(())
 }
 
-impl Content<'_> {
-    fn name(&self) -> &'static str {
-        match self {
-            Content::Ids(_) => "tokens",
-            Content::Images { .. } => "images",
-            Content::Spectrograms { .. } => "spectrograms",
-            Content::Vectors(_) => "vectors",
+/// The rows of a chunk, of the kind that is read.
+fn check_chunk(
+    index: usize,
+    chunk: &Chunk<'_>,
+    stack: &StackConfig,
+    d_model: usize,
+) -> Result<usize> {
+    match (&stack.input, chunk.content) {
+        (Input::Tokens(tokens), Series::Ids(ids)) => {
+            check_ids(index, ids, tokens.vocabulary)?;
+            Ok(ids.len())
+        }
+        (Input::Vectors, Series::Vectors(values)) if values.len().is_multiple_of(d_model) => {
+            Ok(chunk.rows(d_model))
+        }
+        (Input::Vectors, Series::Vectors(values)) => {
+            let expected = values.len().next_multiple_of(d_model);
+            Err(Error::Lengths { what: "numbers of vectors", expected, actual: values.len() })
+        }
+        (input, content) => {
+            Err(Error::WrongInput { expected: input.name(), actual: content.name() })
         }
     }
 }

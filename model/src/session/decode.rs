@@ -3,10 +3,10 @@
 //! Tokens of several sequences, prompts and single ones mixed, make the rows of one pass. A prompt longer than a pass
 //! is read in pieces, and no bit depends on where it is cut.
 
-use super::check::{check_ids, check_length};
+use super::chunk::{Chunk, Output, Sight};
 use super::sequences::{Sequences, recycled};
-use super::{Sequence, Session, buffer};
-use crate::config::{Input, RelativePositions, StackConfig};
+use super::{Session, buffer};
+use crate::batch::Series;
 use crate::decoder::Memory;
 use crate::embedding::Tokens;
 use crate::error::{Error, Result};
@@ -16,80 +16,6 @@ use crate::observer::{Observer, Unobserved};
 use crate::transformer::Entrance;
 use headrow_kernels::{CachedSegment, Mat, MatMut, Stack};
 use std::ops::Range;
-
-/// Tokens that follow those of a sequence.
-#[derive(Clone, Copy, Debug)]
-pub struct Chunk<'a> {
-    sequence: Sequence,
-    content: Content<'a>,
-    sight: Sight,
-}
-
-/// What the tokens of a chunk see of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sight {
-    /// What comes before each.
-    Before,
-    All,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Content<'a> {
-    Ids(&'a [u32]),
-    Vectors(&'a [f32]),
-}
-
-impl<'a> Chunk<'a> {
-    /// Ids of tokens.
-    pub fn new(sequence: Sequence, ids: &'a [u32]) -> Chunk<'a> {
-        Chunk { sequence, content: Content::Ids(ids), sight: Sight::Before }
-    }
-
-    /// Vectors of d_model features, for a stack without embeddings.
-    pub fn vectors(sequence: Sequence, values: &'a [f32]) -> Chunk<'a> {
-        Chunk { sequence, content: Content::Vectors(values), sight: Sight::Before }
-    }
-
-    /// The same tokens, each of which sees the whole chunk, not only what comes before it: the prefix of a prefix language
-    /// model, or a decoder that is run without its mask. They are read in one pass.
-    #[must_use]
-    pub fn whole(self) -> Chunk<'a> {
-        Chunk { sight: Sight::All, ..self }
-    }
-
-    pub(super) fn sequence(&self) -> Sequence {
-        self.sequence
-    }
-
-    fn rows(&self, d_model: usize) -> usize {
-        match self.content {
-            Content::Ids(ids) => ids.len(),
-            Content::Vectors(values) => values.len() / d_model,
-        }
-    }
-}
-
-/// What [`Session::extend`] writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Output {
-    /// Nothing: the tokens are only remembered.
-    None,
-    /// The state of each chunk's last token, `chunks × d_model`.
-    LastHidden,
-    /// The states of all tokens, `tokens × d_model`.
-    AllHidden,
-    /// Scores of the word that follows each chunk, `chunks × vocabulary`.
-    LastLogits,
-    /// Scores of the word that follows each token, `tokens × vocabulary`: all factors of p(x) = Π p(x_t | x_<t).
-    AllLogits,
-}
-
-impl Output {
-    fn all(self) -> bool {
-        matches!(self, Output::AllHidden | Output::AllLogits)
-    }
-}
 
 impl Session {
     /// Reads the chunks, each behind what its sequence has, remembers them, and writes what `output` says, chunk after chunk.
@@ -120,45 +46,6 @@ impl Session {
         extension.session.passes(chunks, output, out, observer)?;
         extension.computed = true;
         Ok(())
-    }
-
-    fn check_chunks(&self, chunks: &[Chunk<'_>]) -> Result<()> {
-        let config = self.model.config();
-        let stack = config.decoder()?;
-        let sequences = self.sequences.as_ref().expect("made with the session");
-        if chunks.len() > self.limits.sequences {
-            let (what, maximum) = ("sequences", self.limits.sequences);
-            return Err(Error::BatchTooLarge { what, actual: chunks.len(), maximum });
-        }
-        for (index, chunk) in chunks.iter().enumerate() {
-            let slot = sequences.slot(chunk.sequence)?;
-            if chunks[..index].iter().any(|other| other.sequence == chunk.sequence) {
-                return Err(Error::TwiceInCall { chunk: index });
-            }
-            let rows = check_content(index, chunk, stack, config.d_model)?;
-            check_length(index, rows, usize::MAX)?;
-            let length = sequences.slots[slot].own.length().saturating_add(rows);
-            check_length(index, length, self.limits.length)?;
-        }
-        self.check_sight(chunks, stack)
-    }
-
-    /// That tokens which see one another go in one pass, and need nothing that looks backwards only.
-    fn check_sight(&self, chunks: &[Chunk<'_>], stack: &StackConfig) -> Result<()> {
-        if chunks.iter().all(|chunk| chunk.sight == Sight::Before) {
-            return Ok(());
-        }
-        let turned =
-            matches!(stack.relative, RelativePositions::None | RelativePositions::Rotary(_));
-        if stack.window.is_some() || !turned {
-            return Err(Error::WholeChunk);
-        }
-        let rows = chunks.iter().map(|chunk| chunk.rows(self.model.config().d_model));
-        let (what, maximum) = ("tokens that see one another", self.limits.tokens);
-        match rows.sum() {
-            actual if actual > maximum => Err(Error::BatchTooLarge { what, actual, maximum }),
-            _ => Ok(()),
-        }
     }
 
     /// The caller's buffer in the shape of the output.
@@ -255,35 +142,6 @@ struct Extension<'s, 'c> {
 impl Drop for Extension<'_, '_> {
     fn drop(&mut self) {
         self.session.settle(self.chunks, self.computed);
-    }
-}
-
-/// The rows of a chunk, of the kind that is read.
-fn check_content(
-    index: usize,
-    chunk: &Chunk<'_>,
-    stack: &StackConfig,
-    d_model: usize,
-) -> Result<usize> {
-    match (&stack.input, chunk.content) {
-        (Input::Tokens(tokens), Content::Ids(ids)) => {
-            check_ids(index, ids, tokens.vocabulary)?;
-            Ok(ids.len())
-        }
-        (Input::Vectors, Content::Vectors(values)) if values.len().is_multiple_of(d_model) => {
-            Ok(values.len() / d_model)
-        }
-        (Input::Vectors, Content::Vectors(values)) => {
-            let expected = values.len().next_multiple_of(d_model);
-            Err(Error::Lengths { what: "numbers of vectors", expected, actual: values.len() })
-        }
-        (input, content) => {
-            let actual = match content {
-                Content::Ids(_) => "tokens",
-                Content::Vectors(_) => "vectors",
-            };
-            Err(Error::WrongInput { expected: input.name(), actual })
-        }
     }
 }
 
@@ -423,10 +281,10 @@ impl<'a> DecoderPass<'a> {
         let mut first = 0;
         for Piece { chunk, rows, .. } in self.pieces() {
             match chunk.content {
-                Content::Ids(all) => {
+                Series::Ids(all) => {
                     ids[first..first + rows.len()].copy_from_slice(&all[rows.clone()]);
                 }
-                Content::Vectors(all) => {
+                Series::Vectors(all) => {
                     let vectors = Mat::new(all, all.len() / x.cols(), x.cols());
                     let mut here = x.reborrow().rows_range(first..first + rows.len());
                     here.copy_from(vectors.rows_range(rows.clone()));
@@ -435,8 +293,8 @@ impl<'a> DecoderPass<'a> {
             first += rows.len();
         }
         if let Entrance::Embedding(embedding) = entrance {
-            let tokens = Tokens { ids, types: None, places };
-            embedding.forward(call, tokens, sinusoids, x, &mut stack);
+            let tokens = Tokens { ids, types: None, places, sinusoids };
+            embedding.forward(call, tokens, x, &mut stack);
         }
     }
 

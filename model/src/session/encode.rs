@@ -2,7 +2,7 @@
 
 use super::places::PlaceTables;
 use super::{Session, Workers, buffer};
-use crate::batch::{Batch, Content};
+use crate::batch::{Batch, Content, Series};
 use crate::config::Input;
 use crate::embedding::Tokens;
 use crate::error::{Error, Result};
@@ -173,17 +173,17 @@ impl Encoding<'_> {
         }
         let places = &*places;
         let entering = match self.batch.content() {
-            Content::Ids(ids) => {
-                Entering::Tokens(Tokens { ids, types: self.batch.token_types(), places })
+            Content::Series(Series::Ids(ids)) => {
+                let (types, sinusoids) = (self.batch.token_types(), self.tables.sinusoids());
+                Entering::Tokens(Tokens { ids, types, places, sinusoids })
             }
-            Content::Vectors(values) => {
+            Content::Series(Series::Vectors(values)) => {
                 Entering::Vectors(Mat::new(values, self.rows, hidden.cols()))
             }
             Content::Images { pixels, .. } => Entering::Images { pixels },
             Content::Spectrograms { values, count } => Entering::Spectrograms { values, count },
         };
-        let sinusoids = self.tables.sinusoids();
-        entrance.forward(call, entering, sinusoids, hidden.reborrow(), &mut stack);
+        entrance.forward(call, entering, hidden.reborrow(), &mut stack);
         let pass = self.tables.pass(call, places);
         encoder.forward(&pass, hidden, self.segments, &mut stack, observer);
     }

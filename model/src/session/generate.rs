@@ -37,7 +37,7 @@ impl StepModel for Session {
 /// The memory of a list of chunks for other chunks: ids are borrowed for one step only.
 fn recycled<'b>(mut chunks: Vec<Chunk<'_>>) -> Vec<Chunk<'b>> {
     chunks.clear();
-    chunks.into_iter().map(|chunk| Chunk::new(chunk.sequence(), &[])).collect()
+    chunks.into_iter().map(|chunk| Chunk::new(chunk.sequence, &[])).collect()
 }
 
 impl Session {
@@ -141,7 +141,8 @@ impl Session {
                 let mut logits = filled(0.0, chunks.len() * vocabulary).ok_or_else(refused)?;
                 let fed = self.extend(&chunks, Output::LastLogits, &mut logits);
                 fed.map_err(|error| error.counted_from(next))?;
-                let begun = chunks.iter().map(Chunk::sequence).zip(logits.chunks(vocabulary));
+                let begun =
+                    chunks.iter().map(|chunk| chunk.sequence).zip(logits.chunks(vocabulary));
                 for (index, (sequence, logits)) in (next..end).zip(begun) {
                     let prompt = Prompt::new(sequence, prompt(index), logits);
                     generator.add(self, prompt, options, hooks)?;

@@ -5,6 +5,7 @@
 //! last page, unless it is full.
 
 use crate::error::{Error, Result};
+use crate::memory::{filled, room};
 use headrow_kernels::attention::PAGE;
 
 /// The pages that nobody has, and how many sequences have each of the others.
@@ -29,13 +30,10 @@ pub(super) fn pages_for(tokens: usize) -> usize {
 
 impl Pool {
     pub(super) fn new(pages: usize) -> Option<Pool> {
-        let (mut free, mut owners) = (Vec::new(), Vec::new());
-        free.try_reserve_exact(pages).ok()?;
-        owners.try_reserve_exact(pages).ok()?;
         // The lowest is handed out first.
+        let mut free = room(pages)?;
         free.extend((0..pages as u32).rev());
-        owners.resize(pages, 0);
-        Some(Pool { free, owners })
+        Some(Pool { free, owners: filled(0, pages)? })
     }
 
     fn take(&mut self) -> Option<u32> {
@@ -61,9 +59,7 @@ impl Pool {
 impl Pages {
     /// No tokens, and room for the pages of `longest`.
     pub(super) fn new(longest: usize) -> Option<Pages> {
-        let mut list = Vec::new();
-        list.try_reserve_exact(pages_for(longest)).ok()?;
-        Some(Pages { list, length: 0 })
+        Some(Pages { list: room(pages_for(longest))?, length: 0 })
     }
 
     pub(super) fn list(&self) -> &[u32] {

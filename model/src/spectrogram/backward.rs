@@ -9,7 +9,7 @@ use crate::embedding::backward::MASK;
 use crate::error::Result;
 use crate::linear::{Call, Linear, room};
 use crate::train::claims::Claims;
-use crate::train::pass::{TrainingPass, grown};
+use crate::train::pass::{Back, TrainingPass, grown};
 use headrow_kernels::{
     Activation, Cpu, Epilogue, Left, LeftKind, Mat, MatMut, Need, Right, RightKind, Stack, Write,
     activate, activate_backward, add_column_sums, dropout, gemm, gemm_scratch,
@@ -218,10 +218,10 @@ impl Spectrogram {
         pass: &TrainingPass<'_>,
         values: &[f32],
         kept: &SpectrogramKept,
-        mut d: MatMut<'_>,
-        gradients: &mut [f32],
+        back: Back<'_>,
         stack: &mut Stack<'_>,
     ) {
+        let Back { mut d, gradients } = back;
         let &Spectrogram { bands, frames, .. } = self;
         let (call, d_model, read) = (pass.call, d.cols(), STRIDE * frames);
         let Call { cpu, par } = call;

@@ -1,10 +1,12 @@
 //! Attention maps of a text, with its tokens.
 
-use super::{TextModel, check_length};
+use super::TextModel;
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::generate::Callbacks;
+use crate::memory::{filled, room};
 use crate::observer::{Observer, Place, Side, Sublayer};
+use crate::session::check::check_length;
 use crate::session::{Chunk, Output, Session};
 use crate::tokenizer::{Text, Tokenizer};
 use headrow_kernels::Mat;
@@ -146,7 +148,7 @@ impl TextModel {
             }
         };
         let keys = if watch.kind == AttentionKind::Cross { source.len() } else { ids.len() };
-        check_length(ids.len(), session.max_length())?;
+        check_length(0, ids.len(), session.max_length())?;
         watch.expect(ids.len(), keys)?;
         let chunks = [Chunk::new(sequence, &ids)];
         session.extend_observed(&chunks, Output::None, &mut [], watch)?;
@@ -191,26 +193,18 @@ impl Watch {
             || Error::out_of_memory(format_args!("{count} attention maps of {queries}×{keys}"));
         let each = queries.checked_mul(keys).ok_or_else(refused)?;
         // Systems that promise memory they may not have refuse only a large excess: all is asked for at once before the parts.
-        let all = each.checked_mul(count).and_then(room).ok_or_else(refused)?;
+        let all = each.checked_mul(count).and_then(room::<f32>).ok_or_else(refused)?;
         drop(all);
         self.keys = keys;
         self.seen = vec![0; self.layers.len()];
         for &layer in &self.layers {
             for &head in &self.heads {
-                let mut weights = room(each).ok_or_else(refused)?;
-                weights.resize(each, 0.0);
+                let weights = filled(0.0, each).ok_or_else(refused)?;
                 self.maps.push(AttentionMap { layer, head, weights });
             }
         }
         Ok(())
     }
-}
-
-/// Room for so many weights, if there is.
-fn room(count: usize) -> Option<Vec<f32>> {
-    let mut weights = Vec::new();
-    weights.try_reserve_exact(count).ok()?;
-    Some(weights)
 }
 
 impl Observer for Watch {

@@ -1,8 +1,9 @@
 //! How likely a text is to a model: log-probabilities token by token, and perplexity.
 
-use super::{TextModel, check_length, is_added};
+use super::{TextModel, is_added};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
+use crate::session::check::check_length;
 use crate::session::{Chunk, Output, Sequence, Session};
 use crate::tokenizer::{Encoding, Text};
 use headrow_kernels::{MatMut, Par, log_softmax};
@@ -160,7 +161,7 @@ impl TextModel {
         ids: &[u32],
         each: &mut dyn FnMut(usize, Prediction),
     ) -> Result<()> {
-        check_length(ids.len(), session.max_length())?;
+        check_length(0, ids.len(), session.max_length())?;
         let vocabulary = session.generator()?.limits().vocabulary;
         let rows = (LOGITS / vocabulary.max(1)).clamp(1, session.max_tokens().max(1));
         let mut logits = Vec::new();

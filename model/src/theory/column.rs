@@ -75,7 +75,7 @@ impl Dimensions {
         let bytes = all.and_then(|all| all.checked_mul(size_of::<f32>()));
         match bytes.is_some_and(|bytes| isize::try_from(bytes).is_ok()) {
             true => Ok(()),
-            false => Err(Error::OutOfMemory(format!("{self:?}"))),
+            false => Err(Error::out_of_memory(format_args!("{self:?}"))),
         }
     }
 }

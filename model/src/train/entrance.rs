@@ -2,7 +2,7 @@
 
 use super::claims::Claims;
 use super::objective::Vectors;
-use super::pass::TrainingPass;
+use super::pass::{Back, TrainingPass};
 use crate::embedding::{EmbeddingKept, Tokens};
 use crate::error::Result;
 use crate::spectrogram::SpectrogramKept;
@@ -92,8 +92,8 @@ impl Entrance {
     ) {
         match (self, given, kept) {
             (Entrance::Embedding(layer), Given::Ids(ids, types), EntranceKept::Embedding(kept)) => {
-                let tokens = Tokens { ids, types, places: pass.places };
-                layer.apply(pass, tokens, sinusoids, kept, out, stack);
+                let tokens = Tokens { ids, types, places: pass.places, sinusoids };
+                layer.apply(pass, tokens, kept, out, stack);
             }
             (
                 Entrance::Spectrogram(layer),
@@ -113,28 +113,26 @@ impl Entrance {
 
     /// Adds to the gradients of what made the vectors that entered, from theirs, which is overwritten unless they entered as they
     /// are. Look-ups of `untrained` teach nothing.
-    #[expect(clippy::too_many_arguments, reason = "what was read and kept, and gradients")]
     pub(super) fn backward(
         &self,
         pass: &TrainingPass<'_>,
         given: Given<'_>,
         untrained: Option<u32>,
         kept: &EntranceKept,
-        d: MatMut<'_>,
-        gradients: &mut [f32],
+        back: Back<'_>,
         stack: &mut Stack<'_>,
     ) {
         match (self, given, kept) {
             (Entrance::Embedding(layer), Given::Ids(ids, _), EntranceKept::Embedding(kept)) => {
-                layer.backward(pass, ids, untrained, kept, d, gradients, stack);
+                layer.backward(pass, ids, untrained, kept, back, stack);
             }
             (
                 Entrance::Spectrogram(layer),
                 Given::Features(values),
                 EntranceKept::Spectrogram(kept),
-            ) => layer.backward(pass, values, kept, d, gradients, stack),
+            ) => layer.backward(pass, values, kept, back, stack),
             (Entrance::Patches(layer), Given::Features(pixels), _) => {
-                layer.backward(pass, pixels, d, gradients, stack);
+                layer.backward(pass, pixels, back, stack);
             }
             _ => {}
         }

@@ -1,7 +1,7 @@
 //! What the layers of a stack share in a pass of training.
 
 use crate::attention::Pass;
-use headrow_kernels::Dropout;
+use headrow_kernels::{Dropout, MatMut};
 use std::ops::Deref;
 
 /// A pass, the parameters that it computes from, and what is dropped in it.
@@ -43,6 +43,12 @@ impl TrainingPass<'_> {
         let counter = step.wrapping_mul(2).wrapping_add(side).wrapping_mul(MASKS);
         Some(Dropout::new(rate, seed, counter.wrapping_add(mask)))
     }
+}
+
+/// Where a way back leads: to the gradient of what was read, and to those of the parameters, which are added to.
+pub(crate) struct Back<'g> {
+    pub(crate) d: MatMut<'g>,
+    pub(crate) gradients: &'g mut [f32],
 }
 
 /// Bytes of a buffer.

@@ -5,7 +5,7 @@ use super::entrance::{EntranceKept, Given};
 use super::examples::Ragged;
 use super::objective::Vectors;
 use super::options::{Limits, longest};
-use super::pass::{Masks, TrainingPass, grown};
+use super::pass::{Back, Masks, TrainingPass, grown};
 use super::stack::{Layers, Observed, Sight, Sinks, StackKept};
 use crate::attention::SourceRows;
 use crate::checkpoint::untrained_word;
@@ -307,7 +307,7 @@ impl Side {
         let d_model = self.kept.output(rows).cols();
         let d = MatMut::new(&mut self.d[..rows * d_model], rows, d_model);
         let (untrained, kept) = (self.untrained, &self.entrance);
-        parts.entrance.backward(&pass, given, untrained, kept, d, gradients, stack);
+        parts.entrance.backward(&pass, given, untrained, kept, Back { d, gradients }, stack);
     }
 }
 
