@@ -2,9 +2,12 @@
 
 #[path = "support/command.rs"]
 mod command;
+#[path = "support/picture.rs"]
+mod picture;
 
 use command::{refusal, text};
 use headrow::position::{SinusoidLayout, sinusoids};
+use picture::{lines, texts};
 use roxmltree::{Document, Node};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -104,25 +107,6 @@ fn sizes_that_do_not_go_together_are_refused() {
     assert!(line.contains("odd"), "{line}");
     let line = refusal(&["plot", "cost", "--out", out], b"");
     assert!(line.contains(out), "{line}");
-}
-
-/// The polylines of a picture with this colour, as points.
-fn lines(picture: &Document<'_>, color: &str) -> Vec<Vec<(f64, f64)>> {
-    let lines = picture.descendants().filter(|node| node.has_tag_name("polyline"));
-    let lines = lines.filter(|line| line.attribute("stroke") == Some(color));
-    lines.map(points).collect()
-}
-
-fn points(line: Node<'_, '_>) -> Vec<(f64, f64)> {
-    let points = line.attribute("points").unwrap().split_whitespace().map(|point| {
-        let (x, y) = point.split_once(',').unwrap();
-        (x.parse().unwrap(), y.parse().unwrap())
-    });
-    points.collect()
-}
-
-fn texts<'a>(picture: &'a Document<'_>) -> Vec<&'a str> {
-    picture.descendants().filter_map(|node| node.text()).map(str::trim).collect()
 }
 
 /// The centre of the only mark.

@@ -202,6 +202,29 @@ fn a_prompt_that_is_too_long_is_named_after_the_records_before_it() {
 }
 
 #[test]
+fn longer_texts_are_read_when_they_are_asked_for() {
+    let folder = Folder::new("cli-longer");
+    let tiny = Tiny::new("gpt2").set("bos_token_id", json!(0)).set("n_positions", json!(5000));
+    tiny.write(&folder.0);
+    std::fs::write(folder.0.join("tokenizer.json"), bytes_tokenizer().to_string()).unwrap();
+    let prompt = "x".repeat(4500);
+    let generate = ["generate", "--model", path(&folder), "--max-new-tokens", "3"];
+    let line = refusal(&[&generate[..], &[&prompt]].concat(), b"");
+    assert_eq!(line, "text 1: 4500 tokens, the limit is 4096");
+    let args = [&generate[..], &["--max-length", "4502", "--format", "json", &prompt]].concat();
+    let answer = &records(&args, b"")[0];
+    assert_eq!((answer["ids"].as_array().unwrap().len(), &answer["finish"]), (2, &json!("length")));
+    let score = ["score", "--model", path(&folder), "--format", "json", &prompt];
+    assert!(refusal(&score, b"").contains("the limit is 4096"));
+    let scored = records(&[&score[..], &["--max-length", "5000"]].concat(), b"");
+    assert_eq!(scored[0]["counted"], 4499);
+    for command in ["generate", "score", "attention"] {
+        let args = [command, "--model", path(&folder), "--max-length", "5001", "x"];
+        assert_eq!(refusal(&args, b""), "--max-length 5001: the model reads at most 5000 tokens");
+    }
+}
+
+#[test]
 fn a_reader_that_goes_away_ends_generation_quietly() {
     let folder = decoder("cli-pipe");
     let mut child = headrow(&["generate", "--model", path(&folder)])

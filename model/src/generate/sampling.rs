@@ -1,8 +1,9 @@
 //! A random token: temperature, top-k, top-p, min-p.
 
 use super::random::uniform;
-use super::select::{Scored, top_k};
+use super::select::{Scored, candidates, top_k};
 use crate::error::{Error, Result};
+use crate::memory::room;
 use headrow_kernels::rows::math;
 use headrow_kernels::{Cpu, MatMut, Par};
 
@@ -80,9 +81,8 @@ impl Sampling {
     }
 }
 
-/// Tokens that are ranked at first, when top-p alone says how many are needed; then [`MORE`] times as many.
+/// Tokens that are ranked at first, when top-p alone says how many are needed. Most rows need no more.
 const RANKED: usize = 128;
-const MORE: usize = 16;
 
 /// Buffers of a draw, each with room for the vocabulary.
 #[derive(Debug)]
@@ -96,10 +96,7 @@ pub(crate) struct Draw {
 impl Draw {
     /// With room for a vocabulary; `None` when the allocator refuses.
     pub(crate) fn try_new(vocabulary: usize) -> Option<Draw> {
-        let mut draw = Draw { kept: Vec::new(), weights: Vec::new() };
-        draw.kept.try_reserve_exact(vocabulary).ok()?;
-        draw.weights.try_reserve_exact(vocabulary).ok()?;
-        Some(draw)
+        Some(Draw { kept: room(vocabulary)?, weights: room(vocabulary)? })
     }
 
     /// The likeliest token of a row without NaN; `None` when all are −∞.
@@ -133,7 +130,7 @@ impl Draw {
         if limited {
             self.cut_to(wanted);
         } else if sampling.top_p < 1.0 {
-            self.rank_to(cpu, sampling, max, row, wanted);
+            self.keep_likeliest(row, wanted);
         } else {
             let ids = 0..row.len() as u32;
             let scored = ids.zip(&self.weights).map(|(id, &value)| Scored { id, value });
@@ -146,17 +143,32 @@ impl Draw {
         Some(self.pick(uniform(sampling.seed, step as u64)))
     }
 
-    /// Ranks as many tokens as it takes for their weights to reach `wanted`.
-    fn rank_to(&mut self, cpu: Cpu, sampling: &Sampling, max: f32, row: &[f32], wanted: f64) {
-        let mut ranked = RANKED;
-        loop {
-            top_k(row, ranked, &mut self.kept);
-            self.weigh_kept(cpu, sampling, max);
-            if self.cut_to(wanted) || ranked >= row.len() {
-                return;
-            }
-            ranked *= MORE;
+    /// Keeps the fewest likeliest tokens of the row whose weights reach `wanted`. The weights are those of all tokens, by id.
+    fn keep_likeliest(&mut self, row: &[f32], wanted: f64) {
+        top_k(row, RANKED, &mut self.kept);
+        self.take_weights();
+        if self.cut_to(wanted) || RANKED >= row.len() {
+            return;
         }
+        self.kept.clear();
+        self.kept.extend(candidates(row));
+        match fewest(&mut self.kept, &self.weights, wanted) {
+            Some(count) => {
+                self.kept.truncate(count);
+                self.take_weights();
+            }
+            None => {
+                self.kept.sort_unstable_by_key(Scored::rank);
+                self.take_weights();
+                self.cut_to(wanted);
+            }
+        }
+    }
+
+    /// Replaces the values of the kept tokens by their weights, which are there by id.
+    fn take_weights(&mut self) {
+        let Draw { kept, weights } = self;
+        kept.iter_mut().for_each(|kept| kept.value = weights[kept.id as usize]);
     }
 
     /// Replaces the values of the kept tokens by their weights.
@@ -201,5 +213,95 @@ impl Draw {
         });
         // Both sums run in one order, so that the last is the total, which is above `wanted`.
         self.kept[crossing.unwrap_or(self.kept.len() - 1)].id
+    }
+}
+
+/// How many of the likeliest tokens it takes for their weights to reach `wanted`. Then these come first in `scored`, in any order.
+///
+/// The definition adds weights up by rank, and that order decides the last bits of a sum. Here halves are told apart instead, O(n) for all
+/// tokens, and their sums added; where the bits that may differ would decide it is `None`.
+fn fewest(scored: &mut [Scored], weights: &[f32], wanted: f64) -> Option<usize> {
+    let weight = |scored: &Scored| f64::from(weights[scored.id as usize]);
+    // The first `first` weigh `before`, which is too little; the first `end` are enough.
+    let (mut first, mut end, mut before) = (0, scored.len(), 0.0);
+    while end - first > 1 {
+        let middle = first + (end - first) / 2;
+        scored[first..end].select_nth_unstable_by_key(middle - first, Scored::rank);
+        let more = before + scored[first..middle].iter().map(weight).sum::<f64>();
+        match more >= wanted {
+            true => end = middle,
+            false => (first, before) = (middle, more),
+        }
+    }
+    let after = before + scored.get(first).map(weight)?;
+    // Twice what sums of n numbers above 0 may differ by in two orders.
+    let doubt = 2.0 * (scored.len() + 32) as f64 * f64::EPSILON * after;
+    (before + doubt < wanted && wanted <= after - doubt).then_some(first + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The fewest of the likeliest by the definition: all ranked, weights added up in this order.
+    fn defined(row: &[f32], weights: &[f32], wanted: f64) -> Vec<u32> {
+        let ids = 0..row.len() as u32;
+        let scored = ids.zip(row).map(|(id, &value)| Scored { id, value });
+        let mut ranked: Vec<Scored> = scored.filter(|s| s.value > f32::NEG_INFINITY).collect();
+        ranked.sort_by_key(Scored::rank);
+        let mut sum = 0.0;
+        let enough = ranked.iter().position(|scored| {
+            sum += f64::from(weights[scored.id as usize]);
+            sum >= wanted
+        });
+        let count = enough.map_or(ranked.len(), |last| last + 1);
+        let mut ids: Vec<u32> = ranked[..count].iter().map(|scored| scored.id).collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    #[test]
+    fn the_likeliest_are_those_of_a_full_sort_whatever_the_row() {
+        let cpu = Cpu::detect();
+        let mut draw = Draw::try_new(20_000).unwrap();
+        // Logits from flat to peaked; `levels` of them, so that some rows have many equals.
+        for (n, spread, levels) in [
+            (100, 1.0, 1e9),
+            (3000, 0.0, 1.0),
+            (3000, 1.0, 3.0),
+            (20_000, 0.01, 1e9),
+            (20_000, 8.0, 40.0),
+        ] {
+            let number = |i: usize| (uniform(n as u64, i as u64) * levels).floor() / levels;
+            let mut row: Vec<f32> = (0..n).map(|i| (number(i) * spread) as f32).collect();
+            row.iter_mut().skip(5).step_by(17).for_each(|x| *x = f32::NEG_INFINITY);
+            let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let sampling = Sampling::default();
+            draw.weigh(cpu, &sampling, max, row.iter().copied());
+            let total: f64 = draw.weights.iter().copied().map(f64::from).sum();
+            // A half of equal weights is reached exactly; the last share may be lost in the rounding of the sum.
+            for share in [1e-4, 0.1, 0.5, 0.9, 0.999, 1.0 - f64::EPSILON, 1.0] {
+                draw.keep_likeliest(&row, share * total);
+                let mut ids: Vec<u32> = draw.kept.iter().map(|kept| kept.id).collect();
+                ids.sort_unstable();
+                assert_eq!(
+                    ids,
+                    defined(&row, &draw.weights, share * total),
+                    "{n} {spread} {share}"
+                );
+                let weighed = |kept: &Scored| kept.value == draw.weights[kept.id as usize];
+                assert!(draw.kept.iter().all(weighed));
+            }
+        }
+    }
+
+    #[test]
+    fn what_rounding_decides_is_left_to_the_order_of_ranks() {
+        let scored: Vec<Scored> = (0..1000).map(|id| Scored { id, value: 0.0 }).collect();
+        let weights = vec![1.0; 1000];
+        assert_eq!(fewest(&mut scored.clone(), &weights, 500.0), None);
+        assert_eq!(fewest(&mut scored.clone(), &weights, 500.5), Some(501));
+        assert_eq!(fewest(&mut scored.clone(), &weights, 1000.5), None);
+        assert_eq!(fewest(&mut [], &weights, 0.5), None);
     }
 }

@@ -63,9 +63,14 @@ fn insert_best(row: &[f32], k: usize, out: &mut Vec<Scored>) {
     }
 }
 
-fn partition_best(row: &[f32], k: usize, out: &mut Vec<Scored>) {
+/// The elements of a row that are above −∞, by index.
+pub(crate) fn candidates(row: &[f32]) -> impl Iterator<Item = Scored> {
     let scored = row.iter().enumerate().map(|(i, &value)| Scored { id: i as u32, value });
-    out.extend(scored.filter(|element| element.value > f32::NEG_INFINITY));
+    scored.filter(|element| element.value > f32::NEG_INFINITY)
+}
+
+fn partition_best(row: &[f32], k: usize, out: &mut Vec<Scored>) {
+    out.extend(candidates(row));
     if k < out.len() {
         out.select_nth_unstable_by_key(k, Scored::rank);
         out.truncate(k);

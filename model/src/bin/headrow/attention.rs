@@ -3,7 +3,7 @@
 mod picture;
 
 use crate::failure::{Failure, explain};
-use crate::options::PronouncerArgs;
+use crate::options::{LengthArgs, PronouncerArgs};
 use clap::ValueEnum;
 use headrow::generate::GenerationOptions;
 use headrow::{AttentionKind, Config, Text, TextModel};
@@ -18,6 +18,9 @@ const MOST: usize = 8192;
 pub(crate) struct Args {
     #[command(flatten)]
     model: PronouncerArgs,
+
+    #[command(flatten)]
+    length: LengthArgs,
 
     /// Which attention: without it cross-attention where there is one, else that of a text to itself.
     #[arg(long, value_name = "KIND", value_enum)]
@@ -102,9 +105,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let shown = layers.len().saturating_mul(heads);
     fits(longest(&model, &source, args.target.as_deref())?, shown)?;
     // A target may be as long as the model reads; what it writes by itself, as long as its options have it.
-    let whole = GenerationOptions::default();
-    let options = args.target.as_ref().map_or(model.options(), |_| &whole);
-    let mut session = args.model.compute.session(&model, options)?;
+    let options = match &args.target {
+        Some(_) => GenerationOptions::default(),
+        None => model.options().clone(),
+    };
+    let options = args.length.over(options);
+    let mut session = args.length.session(&args.model.compute, &model, &options)?;
     let text = match &args.target {
         Some(target) => Text::Pair(&source, target),
         None => Text::Single(&source),

@@ -2,7 +2,7 @@
 
 use crate::decoding::{Answer, DecodingArgs, n_best, text};
 use crate::failure::{Failure, explain};
-use crate::options::LanguageArgs;
+use crate::options::{LanguageArgs, LengthArgs};
 use crate::progress::Progress;
 use crate::source::Source;
 use clap::ValueEnum;
@@ -20,6 +20,9 @@ const MOST: usize = 128;
 pub(crate) struct Args {
     #[command(flatten)]
     model: LanguageArgs,
+
+    #[command(flatten)]
+    length: LengthArgs,
 
     #[command(flatten)]
     decoding: DecodingArgs,
@@ -55,8 +58,8 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         None => Source::arguments_or_stdin(args.prompts),
     };
     let model = args.model.load()?;
-    let options = args.decoding.options(model.options(), MOST)?;
-    let session = args.model.compute.session(&model, &options)?;
+    let options = args.length.over(args.decoding.options(model.options(), MOST)?);
+    let session = args.length.session(&args.model.compute, &model, &options)?;
     source.announce("prompts");
     let out = BufWriter::new(stdout().lock());
     let deadline = args.deadline.map(|ms| Duration::from_millis(ms.into()));

@@ -125,6 +125,38 @@ impl ComputeArgs {
     }
 }
 
+/// How long texts may be.
+#[derive(clap::Args)]
+pub(crate) struct LengthArgs {
+    /// Most tokens of a text, what follows a prompt included. Without it: as many as the model reads, at most 4096.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    max_length: Option<u32>,
+}
+
+impl LengthArgs {
+    /// The same options for texts as long as that.
+    pub(crate) fn over(&self, mut options: GenerationOptions) -> GenerationOptions {
+        options.max_length = self.max_length.map(|n| n as usize).or(options.max_length);
+        options
+    }
+
+    /// A session for requests of these options, one at a time, unless the model reads no texts as long as that.
+    pub(crate) fn session(
+        &self,
+        compute: &ComputeArgs,
+        model: &TextModel,
+        options: &GenerationOptions,
+    ) -> Result<Session, Failure> {
+        let session = compute.session(model, options)?;
+        match (self.max_length, session.max_length()) {
+            (Some(n), most) if n as usize > most => Err(Failure::Message(format!(
+                "--max-length {n}: the model reads at most {most} tokens"
+            ))),
+            _ => Ok(session),
+        }
+    }
+}
+
 /// How texts become vectors.
 #[derive(clap::Args)]
 pub(crate) struct TextArgs {

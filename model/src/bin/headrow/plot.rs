@@ -10,6 +10,7 @@ use crate::failure::Failure;
 use crate::options::ComputeArgs;
 use crate::sizes::{ConfigArgs, Sizes};
 use clap::Subcommand;
+use headrow::chart::Chart;
 use headrow::{Config, Cpu, Side, StackConfig, default_threads};
 use std::path::{Path, PathBuf};
 
@@ -39,7 +40,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// Whose layers a picture is of.
+/// Whose layers a picture is of, where it goes, and what computes where something is measured.
 #[derive(clap::Args)]
 struct LayerArgs {
     /// Folder of a model, of which only config.json is read. Without it and --config: the paper's base model.
@@ -48,6 +49,13 @@ struct LayerArgs {
 
     #[command(flatten)]
     config: ConfigArgs,
+
+    /// Where the SVG goes.
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+
+    #[command(flatten)]
+    compute: ComputeArgs,
 }
 
 impl LayerArgs {
@@ -61,6 +69,20 @@ impl LayerArgs {
             None => self.config.named("base"),
         }
     }
+
+    /// What computes, and how many threads.
+    fn processor(&self) -> Result<(Cpu, usize), Failure> {
+        let cpu = match self.compute.isa {
+            Some(isa) => Cpu::with_isa(isa).ok_or(headrow::Error::Isa(isa))?,
+            None => Cpu::detect(),
+        };
+        Ok((cpu, self.compute.threads.map_or_else(default_threads, usize::from)))
+    }
+
+    /// Writes the picture to its file.
+    fn write(&self, chart: &Chart) -> Result<(), Failure> {
+        write(&self.out, &chart.svg()?)
+    }
 }
 
 /// The stack that a picture is of: the encoder where there is one.
@@ -70,15 +92,6 @@ fn first_stack(config: &Config) -> Result<(Side, &StackConfig), Failure> {
         (None, Some(stack)) => Ok((Side::Decoder, stack)),
         (None, None) => Err(Failure::Message("neither an encoder nor a decoder".to_owned())),
     }
-}
-
-/// What computes, and how many threads.
-fn processor(compute: &ComputeArgs) -> Result<(Cpu, usize), Failure> {
-    let cpu = match compute.isa {
-        Some(isa) => Cpu::with_isa(isa).ok_or(headrow::Error::Isa(isa))?,
-        None => Cpu::detect(),
-    };
-    Ok((cpu, compute.threads.map_or_else(default_threads, usize::from)))
 }
 
 /// Writes a picture to its file.

@@ -1,10 +1,11 @@
 //! `headrow score`: how likely texts are to a model.
 
 use crate::failure::{Failure, explain};
-use crate::options::LanguageArgs;
+use crate::options::{LanguageArgs, LengthArgs};
 use crate::progress::Progress;
 use crate::source::Source;
 use clap::ValueEnum;
+use headrow::generate::GenerationOptions;
 use headrow::{Score, Session, Text, TextModel};
 use serde::Serialize;
 use serde_json::json;
@@ -15,6 +16,9 @@ use std::path::PathBuf;
 pub(crate) struct Args {
     #[command(flatten)]
     model: LanguageArgs,
+
+    #[command(flatten)]
+    length: LengthArgs,
 
     /// Read one text from this file, whole.
     #[arg(long, value_name = "FILE", conflicts_with = "texts")]
@@ -65,7 +69,8 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         None => Source::arguments_or_stdin(args.texts),
     };
     let model = args.model.load()?;
-    let mut session = args.model.compute.session(&model, &Default::default())?;
+    let options = args.length.over(GenerationOptions::default());
+    let mut session = args.length.session(&args.model.compute, &model, &options)?;
     source.announce("texts");
     let mut writer = Writer { format: args.format, out: BufWriter::new(stdout().lock()) };
     let (mut progress, mut texts, mut index) = (Progress::start(), Vec::new(), 0);

@@ -1,15 +1,13 @@
 //! Attention against the rest of a layer, by count or by the clock.
 
 use super::measure::{Timing, time_layer};
-use super::{LayerArgs, first_stack, processor, write};
+use super::{LayerArgs, first_stack};
 use crate::failure::Failure;
-use crate::options::ComputeArgs;
 use crate::table::Table;
 use headrow::accounting::{Operations, crossover};
 use headrow::chart::{Chart, Curve, Mark, Scale};
 use headrow::{Config, Side};
 use std::io::Write as _;
-use std::path::PathBuf;
 
 const ATTENTION: [u8; 3] = [0x20, 0x60, 0xa8];
 const REST: [u8; 3] = [0xc0, 0x4e, 0x15];
@@ -22,10 +20,6 @@ pub(super) struct Args {
     #[command(flatten)]
     layer: LayerArgs,
 
-    /// Where the SVG goes.
-    #[arg(long, value_name = "FILE")]
-    out: PathBuf,
-
     /// Time one layer with full attention on this machine instead of counting, and write the times.
     #[arg(long)]
     measure: bool,
@@ -34,9 +28,6 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", default_value_t = 4096, requires = "measure",
         value_parser = clap::value_parser!(u32).range(32..=1 << 20))]
     longest: u32,
-
-    #[command(flatten)]
-    compute: ComputeArgs,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
@@ -44,7 +35,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let (side, stack) = first_stack(&sizes.config)?;
     let chart = match args.measure {
         true => {
-            let (cpu, threads) = processor(&args.compute)?;
+            let (cpu, threads) = args.layer.processor()?;
             let longest = args.longest as usize;
             let (one, timings) = time_layer(&sizes.config, stack, longest, cpu, threads)?;
             let predicted = crossover(&one, Side::Encoder);
@@ -53,7 +44,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         }
         false => counted(&sizes.name, &sizes.config, side),
     };
-    write(&args.out, &chart.svg()?)
+    args.layer.write(&chart)
 }
 
 /// The picture of operations.

@@ -1,14 +1,12 @@
 //! The parts of a layer under the roofs of a machine.
 
-use super::{LayerArgs, first_stack, machine, processor, write};
+use super::{LayerArgs, first_stack, machine};
 use crate::failure::Failure;
-use crate::options::ComputeArgs;
 use crate::table::Table;
 use headrow::accounting::{Machine, traffic};
 use headrow::chart::{Chart, Curve, Mark, Scale};
 use headrow::{Config, Side};
 use std::io::Write as _;
-use std::path::PathBuf;
 
 const ROOF: [u8; 3] = [0x20, 0x60, 0xa8];
 const RIDGE: [u8; 3] = [0xb0, 0xb0, 0xb0];
@@ -19,10 +17,6 @@ const NEAR: f64 = 1.25;
 pub(super) struct Args {
     #[command(flatten)]
     layer: LayerArgs,
-
-    /// Where the SVG goes.
-    #[arg(long, value_name = "FILE")]
-    out: PathBuf,
 
     /// Tokens of a sequence, several with commas.
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 16, 512],
@@ -36,9 +30,6 @@ pub(super) struct Args {
     /// Most bytes of a second between memory and processor, in 10⁹. Without it: as measured here with copies.
     #[arg(long, value_name = "GB/S", value_parser = above_zero)]
     bandwidth: Option<f64>,
-
-    #[command(flatten)]
-    compute: ComputeArgs,
 }
 
 fn above_zero(text: &str) -> Result<f64, String> {
@@ -61,7 +52,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             Machine { operations: 1e9 * peak, bandwidth: 1e9 * bandwidth }
         }
         (peak, bandwidth) => {
-            let (cpu, threads) = processor(&args.compute)?;
+            let (cpu, threads) = args.layer.processor()?;
             let measured = machine::measure(cpu, threads);
             Machine {
                 operations: peak.map_or(measured.operations, |peak| 1e9 * peak),
@@ -71,7 +62,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     };
     let parts = parts(&sizes.config, side, &args.n);
     report(&machine, &parts)?;
-    write(&args.out, &chart(&sizes.name, &machine, &parts).svg()?)
+    args.layer.write(&chart(&sizes.name, &machine, &parts))
 }
 
 fn parts(config: &Config, side: Side, lengths: &[u32]) -> Vec<Shown> {
