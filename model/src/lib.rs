@@ -50,6 +50,8 @@ mod pages {
 }
 
 pub mod accounting;
+#[cfg(feature = "embedded-model")]
+mod assets;
 mod attention;
 mod batch;
 #[cfg(feature = "train")]

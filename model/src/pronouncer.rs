@@ -1,17 +1,12 @@
 //! A trained model inside the library: words into phonemes.
 
+use crate::assets::files;
 use crate::error::Result;
 use crate::model::LoadOptions;
 use crate::text::TextModel;
 
-macro_rules! files {
-    ($($name:literal),* $(,)?) => {
-        [$(($name, include_bytes!(concat!("../assets/g2p/", $name)))),*]
-    };
-}
-
 const FILES: [(&str, &[u8]); 4] =
-    files!["config.json", "model.safetensors", "tokenizer.json", "generation_config.json"];
+    files!["g2p": "config.json", "model.safetensors", "tokenizer.json", "generation_config.json"];
 
 impl TextModel {
     /// The model that lies inside the library: an encoder–decoder after the paper that was trained on the CMU Pronouncing

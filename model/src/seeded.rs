@@ -2,16 +2,12 @@
 //!
 //! `examples/seeded_model.rs` writes the folder. A test holds the two together.
 
+use crate::assets::files;
 use crate::error::Result;
 use crate::sentence::{SentenceEncoder, SentenceOptions};
 
-macro_rules! files {
-    ($($path:literal),* $(,)?) => {
-        [$(($path, include_bytes!(concat!("../assets/seeded-bert/", $path)))),*]
-    };
-}
-
 const FILES: [(&str, &[u8]); 6] = files![
+    "seeded-bert":
     "config.json",
     "model.safetensors",
     "tokenizer.json",
@@ -32,6 +28,15 @@ impl SentenceEncoder {
     }
 
     /// [`SentenceEncoder::seeded_with`] the default options.
+    ///
+    /// ```
+    /// use headrow::SentenceEncoder;
+    ///
+    /// let encoder = SentenceEncoder::seeded()?;
+    /// let vectors = encoder.embed(["one line", "another line"])?;
+    /// assert_eq!((vectors.len(), vectors[0].len()), (2, encoder.dimension()));
+    /// # Ok::<(), headrow::Error>(())
+    /// ```
     ///
     /// # Errors
     /// None with these options.

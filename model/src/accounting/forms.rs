@@ -28,8 +28,8 @@ pub struct ClosedForm {
 /// each table of words.
 pub fn closed_forms(config: &Config, counts: &Counts) -> Vec<ClosedForm> {
     let mut forms = Vec::new();
-    for (side, stack) in [(Side::Encoder, &config.encoder), (Side::Decoder, &config.decoder)] {
-        if let Some(stack) = stack {
+    for side in [Side::Encoder, Side::Decoder] {
+        if let Some(stack) = config.stack(side) {
             let two = side == Side::Decoder && config.encoder.is_some();
             let sizes = Sizes { d: config.d_model, layers: stack.layers, two };
             forms.extend(sizes.stack(side, counts));

@@ -31,11 +31,7 @@ fn pages(tokens: usize) -> usize {
 ///
 /// It is linear in n, and the same for any number of layers.
 pub fn activations(config: &Config, side: Side, n: usize) -> usize {
-    let stack = match side {
-        Side::Encoder => &config.encoder,
-        Side::Decoder => &config.decoder,
-    };
-    let Some(stack) = stack else { return 0 };
+    let Some(stack) = config.stack(side) else { return 0 };
     n.saturating_mul(per_token(stack, config.d_model)).saturating_mul(F32)
 }
 
@@ -52,10 +48,6 @@ fn per_token(stack: &StackConfig, d_model: usize) -> usize {
 
 /// Scores of one layer's heads as whole matrices, h·n² numbers, which kernels that work block by block never hold.
 pub fn naive_scores(config: &Config, side: Side, n: usize) -> usize {
-    let stack = match side {
-        Side::Encoder => &config.encoder,
-        Side::Decoder => &config.decoder,
-    };
-    let heads = stack.as_ref().map_or(0, |stack| stack.heads);
+    let heads = config.stack(side).map_or(0, |stack| stack.heads);
     n.saturating_mul(n).saturating_mul(heads).saturating_mul(F32)
 }

@@ -50,11 +50,9 @@ impl Traffic {
 /// Scores stay in the caches, as with kernels that work block by block. In a decoder beside an encoder the layer's attention to a
 /// source as long is counted along.
 pub fn traffic(config: &Config, side: Side, n: usize) -> Vec<Traffic> {
-    let (stack, attentions) = match side {
-        Side::Encoder => (&config.encoder, 1.0),
-        Side::Decoder => (&config.decoder, if config.encoder.is_some() { 2.0 } else { 1.0 }),
-    };
-    let Some(stack) = stack else { return Vec::new() };
+    let Some(stack) = config.stack(side) else { return Vec::new() };
+    let beside_encoder = side == Side::Decoder && config.encoder.is_some();
+    let attentions = if beside_encoder { 2.0 } else { 1.0 };
     let layer = Operations::layer(config, side, n);
     let StackConfig { heads, kv_heads, d_k, d_v, d_ff, .. } = *stack;
     let (tokens, d) = (n as f64, config.d_model as f64);

@@ -3,7 +3,7 @@
 use super::columns::Columns;
 use super::network::{Block, Network};
 use crate::attention::{Pass, SelfKept};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::feed_forward::FeedForwardKept;
 use crate::linear::Call;
 use crate::train::claims::Claims;
@@ -48,22 +48,19 @@ impl Walk {
         let Block { attention, feed_forward } = &blocks[0];
         let need = attention.training_scratch(cpu, 1, columns, extent);
         let need = need.or(feed_forward.training_scratch(cpu, 1, columns));
-        let states = |count| vec![vec![0.0; columns * d]; count];
-        let mut claims = Claims::taking();
-        let kept = |block: &Block| {
-            let attention = SelfKept::new(&block.attention, columns, &mut claims)?;
-            Ok((attention, FeedForwardKept::new(&block.feed_forward, columns, &mut claims)?))
-        };
-        Ok(Walk {
-            cpu,
-            d,
-            outside: states(blocks.len() + 1),
-            inside: states(blocks.len()),
-            kept: blocks.iter().map(kept).collect::<Result<_>>()?,
-            segments: Vec::new(),
-            scratch: Scratch::new(need),
-            room: (columns, longest),
-        })
+        let claims = &mut Claims::taking();
+        let mut kept = Vec::new();
+        for block in blocks {
+            let attention = SelfKept::new(&block.attention, columns, claims)?;
+            kept.push((attention, FeedForwardKept::new(&block.feed_forward, columns, claims)?));
+        }
+        let mut states =
+            |count| (0..count).map(|_| claims.zeros(columns, d)).collect::<Result<_>>();
+        let (outside, inside) = (states(blocks.len() + 1)?, states(blocks.len())?);
+        let refused = || Error::out_of_memory(format_args!("{columns} columns"));
+        let scratch = Scratch::try_new(need).ok_or_else(refused)?;
+        let (segments, room) = (Vec::new(), (columns, longest));
+        Ok(Walk { cpu, d, outside, inside, kept, segments, scratch, room })
     }
 
     /// Whether there is room.

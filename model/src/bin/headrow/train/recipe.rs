@@ -1,8 +1,15 @@
 //! What decides the weights that a training comes to, as it stands on the command line and in `run.json`.
 
+mod choices;
+mod preset;
+
+pub(super) use choices::{
+    ActivationName, Lower, Norm, Objective, Placement, Places, ScheduleName, Sharing, TextLayout,
+    Tie, TokenizerName,
+};
+pub(super) use preset::{Preset, Shape};
+
 use crate::failure::Failure;
-use clap::ValueEnum;
-use headrow::train::SmoothingKind;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
@@ -160,181 +167,9 @@ pub(super) struct Recipe {
     pub(super) seed: Option<u64>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum Lower {
-    Nothing,
-    /// Sources, or texts that stand alone.
-    Sources,
-    Both,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum Objective {
-    /// A target, given its source: an encoder–decoder.
-    Seq2seq,
-    /// Each token of a text, given those before: a decoder.
-    Causal,
-    /// Hidden tokens of a text, given the others: an encoder, in the form of BERT.
-    Masked,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum TextLayout {
-    Lines,
-    Text,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum Preset {
-    /// N = 2, d_model = 64, h = 4, d_ff = 256; dropout 0.1, 5000 steps.
-    Tiny,
-    /// N = 3, d_model = 256, h = 4, d_ff = 1024; dropout 0.1, 20 000 steps.
-    Small,
-    /// The paper's: N = 6, d_model = 512, h = 8, d_ff = 2048; dropout 0.1, 100 000 steps of 25 000 tokens.
-    Base,
-    /// The paper's: N = 6, d_model = 1024, h = 16, d_ff = 4096; dropout 0.3, 300 000 steps of 25 000 tokens.
-    Big,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum Placement {
-    /// LN(x + f(x)), as in the paper.
-    Post,
-    /// x + f(LN(x)), with a norm behind the last layer.
-    Pre,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum Norm {
-    Layer,
-    Rms,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum ActivationName {
-    Relu,
-    /// x·Φ(x).
-    Gelu,
-    /// Its form with tanh.
-    GeluTanh,
-    Silu,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum Places {
-    /// Sines and cosines are added to the words, as in the paper.
-    Sinusoidal,
-    /// A learned table is.
-    Learned,
-    /// Queries and keys are rotated.
-    Rotary,
-    /// Learned biases by offset, as in T5.
-    Buckets,
-    /// Biases by distance (ALiBi).
-    Alibi,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum Tie {
-    All,
-    Target,
-    None,
-}
-
-/// Among which tokens label smoothing shares out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum Sharing {
-    /// All, the label included: each gets ε/v.
-    All,
-    /// All but the label: each gets ε/(v − 1).
-    Others,
-}
-
-impl From<Sharing> for SmoothingKind {
-    fn from(sharing: Sharing) -> SmoothingKind {
-        match sharing {
-            Sharing::All => SmoothingKind::All,
-            Sharing::Others => SmoothingKind::Others,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum ScheduleName {
-    /// d_model^-0.5 · min(step^-0.5, step · warmup^-1.5).
-    Paper,
-    /// A linear rise, then half a cosine wave down to 0.
-    Cosine,
-    /// A linear rise, then always the same.
-    Constant,
-}
-
-/// What `--tokenizer` says.
-pub(super) enum TokenizerName<'a> {
-    Words,
-    /// Of so many tokens.
-    Pairs(&'a str),
-    File(&'a Path),
-}
-
-impl TokenizerName<'_> {
-    pub(super) fn of(how: &str) -> TokenizerName<'_> {
-        match how.split_once(':') {
-            None if how == "words" => TokenizerName::Words,
-            Some(("bpe", size)) => TokenizerName::Pairs(size),
-            _ => TokenizerName::File(Path::new(how)),
-        }
-    }
-}
-
 fn absolute(path: &Path) -> Result<PathBuf, Failure> {
     std::path::absolute(path)
         .map_err(|error| Failure::Message(format!("{}: {error}", path.display())))
-}
-
-/// A shape and what goes with it.
-pub(super) struct Shape {
-    pub(super) layers: u16,
-    pub(super) d_model: u32,
-    pub(super) heads: u32,
-    pub(super) d_ff: u32,
-    pub(super) dropout: f64,
-    pub(super) batch_tokens: u32,
-    pub(super) steps: u64,
-    /// Checkpoints of which the model is the mean.
-    pub(super) average: u16,
-}
-
-impl Preset {
-    pub(super) fn shape(self) -> Shape {
-        let shape = |layers, d_model, heads, dropout, batch_tokens, steps, average| Shape {
-            layers,
-            d_model,
-            heads,
-            d_ff: 4 * d_model,
-            dropout,
-            batch_tokens,
-            steps,
-            average,
-        };
-        match self {
-            Preset::Tiny => shape(2, 64, 4, 0.1, 4000, 5000, 5),
-            Preset::Small => shape(3, 256, 4, 0.1, 4000, 20_000, 5),
-            Preset::Base => shape(6, 512, 8, 0.1, 25_000, 100_000, 5),
-            Preset::Big => shape(6, 1024, 16, 0.3, 25_000, 300_000, 20),
-        }
-    }
 }
 
 impl Recipe {
