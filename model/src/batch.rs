@@ -1,6 +1,15 @@
 //! What an encoder reads in one call: sequences of tokens, images, spectrograms or vectors.
 
 /// One or several sequences, one behind the other.
+///
+/// ```
+/// use headrow::Batch;
+///
+/// // A sequence of two tokens and one of three; nothing is padded.
+/// let (ids, lengths) = ([101, 102, 101, 7592, 102], [2, 3]);
+/// let batch = Batch::ragged(&ids, &lengths).with_token_types(&[0; 5]);
+/// assert_eq!((batch.sequences(), batch.ids().len()), (2, 5));
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Batch<'a> {
     content: Content<'a>,

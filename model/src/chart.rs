@@ -43,6 +43,21 @@ pub struct Mark {
 }
 
 /// A picture of curves.
+///
+/// ```
+/// use headrow::chart::{Chart, Curve, Mark, Scale};
+///
+/// let points = (1..=64).map(|n| (f64::from(n), f64::from(n * n))).collect();
+/// let chart = Chart {
+///     title: "n²".to_owned(),
+///     axes: ["n", "pairs"].map(str::to_owned),
+///     scale: Scale::Logarithmic,
+///     curves: vec![Curve { name: "pairs of tokens".to_owned(), color: [0x20, 0x60, 0xa8], points }],
+///     marks: vec![Mark { point: (8.0, 64.0), text: "n = 8".to_owned() }],
+/// };
+/// assert!(chart.svg()?.contains("n = 8"));
+/// # Ok::<(), headrow::Error>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Chart {
     /// What stands above.

@@ -46,6 +46,56 @@ pub use stream::TokenStream;
 use crate::error::Result;
 
 /// What decoding asks of a model: sequences that grow by one token a step.
+///
+/// ```
+/// use headrow::Result;
+/// use headrow::generate::{
+///     Beam, GenerationOptions, Generator, Limits, Prompt, StepModel, Strategy, TokenStream,
+/// };
+///
+/// /// Counts on: after token t comes t + 1, a little less likely t + 2. A sequence needs no past.
+/// struct Counting;
+///
+/// impl StepModel for Counting {
+///     type Sequence = ();
+///
+///     fn step(&mut self, _: &[()], tokens: &[u32], logits: &mut [f32]) -> Result<()> {
+///         logits.chunks_mut(10).zip(tokens).for_each(|(row, &token)| predict(row, token));
+///         Ok(())
+///     }
+///
+///     fn fork(&mut self, (): ()) -> Result<()> {
+///         Ok(())
+///     }
+///
+///     fn release(&mut self, (): ()) {}
+/// }
+///
+/// fn predict(row: &mut [f32], token: u32) {
+///     row.fill(-9.0);
+///     row[(token as usize + 1) % 10] = 1.0;
+///     row[(token as usize + 2) % 10] = 0.5;
+/// }
+///
+/// // Ten tokens, four live sequences, eight tokens in each.
+/// let mut generator = Generator::new(Limits::new(10, 4, 8))?;
+/// let mut first = [0.0; 10];
+/// predict(&mut first, 3);
+/// let prompt = Prompt::new((), &[3], &first);
+/// let greedy = GenerationOptions::default().with_max_new_tokens(4usize);
+/// let stream = TokenStream::new(&mut generator, &mut Counting, prompt, &greedy, ())?;
+/// let ids = stream.map(|token| Ok(token?.id)).collect::<Result<Vec<u32>>>()?;
+/// assert_eq!(ids, [4, 5, 6, 7]);
+///
+/// // A beam of four that ends at 9 and is to be short.
+/// let beam = Strategy::Beam(Beam::new(4));
+/// let search = greedy.with_strategy(beam).with_stop_ids(vec![9]);
+/// let request = generator.add(&mut Counting, prompt, &search, &mut ())?;
+/// generator.run(&mut Counting, &mut ())?;
+/// let answers = generator.take(request).expect("it is over")?;
+/// assert_eq!(answers.best().tokens.last(), Some(&9));
+/// # Ok::<(), headrow::Error>(())
+/// ```
 pub trait StepModel {
     /// A handle to the past of one sequence.
     type Sequence: Copy;

@@ -42,6 +42,24 @@ pub enum Normalization {
 }
 
 /// A result computed from the last hidden states.
+///
+/// ```
+/// # #[cfg(feature = "embedded-model")]
+/// # {
+/// use headrow::{Batch, Head, Normalization, Pooling, SentenceEncoder, SessionOptions};
+///
+/// let encoder = SentenceEncoder::seeded()?;
+/// let mut session = encoder.session(&SessionOptions::default())?;
+/// let head = Head::Pooled(Pooling::Mean, Normalization::L2);
+/// let (ids, lengths) = ([1, 2, 3, 1, 2], [3, 2]);
+/// let (rows, cols) = encoder.model().output_shape(head, ids.len(), lengths.len())?;
+/// let mut vectors = vec![0.0; rows * cols];
+/// session.predict(&Batch::ragged(&ids, &lengths), head, &mut vectors)?;
+/// let norm = |v: &[f32]| v.iter().map(|x| x * x).sum::<f32>().sqrt();
+/// assert!(vectors.chunks(cols).all(|vector| (norm(vector) - 1.0).abs() < 1e-6));
+/// # }
+/// # Ok::<(), headrow::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Head {

@@ -30,6 +30,19 @@ pub enum TooLong {
 }
 
 /// How a sentence encoder is loaded.
+///
+/// ```
+/// # #[cfg(feature = "embedded-model")]
+/// # {
+/// use headrow::{Error, SentenceEncoder, SentenceOptions, TooLong};
+///
+/// let options = SentenceOptions::default().with_too_long(TooLong::Error);
+/// let encoder = SentenceEncoder::seeded_with(&options)?;
+/// let refused = encoder.embed(["word ".repeat(1000).as_str()]);
+/// assert!(matches!(refused, Err(Error::TextTooLong { text: 0, .. })));
+/// # }
+/// # Ok::<(), headrow::Error>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct SentenceOptions {

@@ -26,6 +26,17 @@ pub struct ClosedForm {
 /// The closed forms of a model's stacks and words: 4d² of an attention, 8d² of a feed-forward network, 12d² of a layer with one
 /// attention and 16d² with two, 5d of the network's biases and 4d of those of an attention, 2d of each norm, N layers, v·d of
 /// each table of words.
+///
+/// ```
+/// use headrow::Config;
+/// use headrow::accounting::{Counts, closed_forms};
+///
+/// let base = Config::base(37_000, 37_000);
+/// let forms = closed_forms(&base, &Counts::of(&base)?);
+/// let layer = forms.iter().find(|form| form.what == "a layer").expect("an encoder");
+/// assert_eq!((layer.formula, layer.value, layer.exact), ("12d²", 12 * 512 * 512, 12 * 512 * 512));
+/// # Ok::<(), headrow::Error>(())
+/// ```
 pub fn closed_forms(config: &Config, counts: &Counts) -> Vec<ClosedForm> {
     let mut forms = Vec::new();
     for side in [Side::Encoder, Side::Decoder] {

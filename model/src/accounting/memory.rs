@@ -16,6 +16,17 @@ pub fn cache_per_token(config: &Config) -> usize {
 
 /// Keys and values of a decoder that remembers m tokens, and n of a source beside an encoder: in whole pages, as a
 /// [`Session`](crate::Session) has them.
+///
+/// ```
+/// use headrow::Config;
+/// use headrow::accounting::{cache, cache_per_token};
+///
+/// let base = Config::base(37_000, 37_000);
+/// // N·2d numbers of four bytes.
+/// assert_eq!(cache_per_token(&base), 6 * 2 * 512 * 4);
+/// // Pages of 16 tokens: 112 of the target, 32 of the source.
+/// assert_eq!(cache(&base, 100, 20), (112 + 32) * cache_per_token(&base));
+/// ```
 pub fn cache(config: &Config, m: usize, n: usize) -> usize {
     let sources = if config.encoder.is_some() { pages(n) } else { 0 };
     pages(m).saturating_add(sources).saturating_mul(cache_per_token(config))
@@ -30,6 +41,17 @@ fn pages(tokens: usize) -> usize {
 /// states, their sum, and either queries, keys, values and heads or the inner features. 0 without such a stack.
 ///
 /// It is linear in n, and the same for any number of layers.
+///
+/// ```
+/// use headrow::accounting::{activations, naive_scores};
+/// use headrow::{Config, Side};
+///
+/// let base = Config::base(37_000, 37_000);
+/// let growth = |of: fn(&Config, Side, usize) -> usize| {
+///     of(&base, Side::Encoder, 2000) / of(&base, Side::Encoder, 1000)
+/// };
+/// assert_eq!((growth(activations), growth(naive_scores)), (2, 4));
+/// ```
 pub fn activations(config: &Config, side: Side, n: usize) -> usize {
     let Some(stack) = config.stack(side) else { return 0 };
     n.saturating_mul(per_token(stack, config.d_model)).saturating_mul(F32)

@@ -120,6 +120,14 @@ impl Add for Operations {
 /// 4n²d = 24nd². `None` without such a stack, or when a window keeps attention cheaper at every length.
 ///
 /// In a decoder the masked half of the scores does not count, and a source is taken to be as long as the target.
+///
+/// ```
+/// use headrow::accounting::crossover;
+/// use headrow::{Config, Side};
+///
+/// assert_eq!(crossover(&Config::base(37_000, 37_000), Side::Encoder), Some(6 * 512));
+/// assert_eq!(crossover(&Config::big(37_000, 37_000), Side::Encoder), Some(6 * 1024));
+/// ```
 pub fn crossover(config: &Config, side: Side) -> Option<usize> {
     const LONGEST: usize = 1 << 40;
     let crossed = |n| {

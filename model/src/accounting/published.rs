@@ -5,6 +5,17 @@ use crate::config::Config;
 use std::ops::RangeInclusive;
 
 /// A model of the paper's with its figures (§5.1, §5.2, tables 2 and 3).
+///
+/// ```
+/// use headrow::accounting::{Counts, Published};
+///
+/// let published = Published::BASE;
+/// let config = published.config(37_000);
+/// let counts = Counts::of(&config)?;
+/// // No vocabulary of 37 000 makes 65 million parameters.
+/// assert_eq!(published.vocabularies(&config, &counts), 39_769..=41_721);
+/// # Ok::<(), headrow::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Published {

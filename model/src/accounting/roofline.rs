@@ -49,6 +49,22 @@ impl Traffic {
 ///
 /// Scores stay in the caches, as with kernels that work block by block. In a decoder beside an encoder the layer's attention to a
 /// source as long is counted along.
+///
+/// ```
+/// use headrow::accounting::{Machine, traffic};
+/// use headrow::{Config, Side};
+///
+/// // 400·10⁹ operations and 40·10⁹ bytes a second: the roofs meet at 10 operations a byte.
+/// let machine = Machine { operations: 4e11, bandwidth: 4e10 };
+/// let bound = |n| {
+///     let parts = traffic(&Config::base(37_000, 37_000), Side::Encoder, n);
+///     parts.iter().map(|part| machine.attainable(part.intensity())).fold(f64::INFINITY, f64::min)
+/// };
+/// // One token waits for the weights, a thousand do not.
+/// assert!(bound(1) < machine.operations);
+/// assert_eq!(bound(1000), machine.operations);
+/// # assert_eq!(machine.ridge(), 10.0);
+/// ```
 pub fn traffic(config: &Config, side: Side, n: usize) -> Vec<Traffic> {
     let Some(stack) = config.stack(side) else { return Vec::new() };
     let beside_encoder = side == Side::Decoder && config.encoder.is_some();

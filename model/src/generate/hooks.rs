@@ -63,6 +63,24 @@ impl Hooks for () {}
 type Watch<'a> = Box<dyn FnMut(&Progress<'_>) -> ControlFlow<()> + 'a>;
 
 /// [`Hooks`] from closures that serve every request.
+///
+/// ```
+/// use headrow::generate::{Callbacks, LogitsProcessor};
+/// use std::ops::ControlFlow;
+///
+/// // No even token, and no more than ten.
+/// let even = |_: &[u32], logits: &mut [f32]| {
+///     logits.iter_mut().step_by(2).for_each(|x| *x = f32::NEG_INFINITY);
+/// };
+/// let mut row = [1.0; 3];
+/// let mut processor = even;
+/// processor.process(&[], &mut row);
+/// assert_eq!(row, [f32::NEG_INFINITY, 1.0, f32::NEG_INFINITY]);
+/// let callbacks = Callbacks::new().with_processor(even).with_progress(|progress| {
+///     if progress.tokens.len() < 10 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+/// });
+/// # drop(callbacks);
+/// ```
 #[derive(Default)]
 pub struct Callbacks<'a> {
     processor: Option<Box<dyn LogitsProcessor + 'a>>,

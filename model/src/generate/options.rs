@@ -24,6 +24,22 @@ pub enum Strategy {
 /// sums of what is left) in this order: repetition penalty, n-grams, bad words, least length, forced
 /// first and last token, suppressed tokens, the caller's [`LogitsProcessor`](super::LogitsProcessor); in sampling then
 /// temperature, top-k, top-p and min-p. It is the order of Hugging Face's transformers.
+///
+/// ```
+/// use headrow::generate::{GenerationOptions, Sampling};
+///
+/// let options = GenerationOptions::default()
+///     .with_strategy(Sampling::new(7).with_temperature(0.8).with_top_p(0.95))
+///     .with_max_new_tokens(64usize)
+///     .with_repetition_penalty(1.1)
+///     .with_stop_strings(vec!["\n\n".to_owned()]);
+/// options.check(50_000)?;
+/// // As a folder says it.
+/// let json = br#"{"num_beams": 4, "length_penalty": 0.6, "eos_token_id": 2, "max_new_tokens": 64}"#;
+/// let folder = GenerationOptions::from_json("generation_config.json", json)?;
+/// assert_eq!((folder.stop_ids, folder.max_new_tokens), (vec![2], Some(64)));
+/// # Ok::<(), headrow::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct GenerationOptions {

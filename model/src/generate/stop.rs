@@ -60,6 +60,17 @@ impl StopStrings {
 ///
 /// Whole characters are handed out as soon as it is certain that they do not belong to a stop string; the
 /// string itself and what follows it never are. Bytes that are no UTF-8 become U+FFFD.
+///
+/// ```
+/// use headrow::generate::TextStream;
+///
+/// let (mut stream, mut text) = (TextStream::new(&["END".to_owned()]), String::new());
+/// // A character in two pieces, and what may be the beginning of the end.
+/// for piece in [&b"caf\xc3"[..], b"\xa9 E", b"ND and more"] {
+///     stream.push(piece, &mut text);
+/// }
+/// assert_eq!((text.as_str(), stream.stopped()), ("café ", true));
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct TextStream {
     stops: StopStrings,

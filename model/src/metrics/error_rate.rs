@@ -3,6 +3,13 @@
 /// The fewest insertions, deletions and substitutions that make `b` of `a` (Levenshtein).
 ///
 /// O(|a|·|b|) steps, O(|b|) memory.
+///
+/// ```
+/// use headrow::metrics::edit_distance;
+///
+/// let letters = |word: &str| word.chars().collect::<Vec<char>>();
+/// assert_eq!(edit_distance(&letters("kitten"), &letters("sitting")), 3);
+/// ```
 pub fn edit_distance<T: PartialEq>(a: &[T], b: &[T]) -> usize {
     // Row i holds the distances of a's first i to each beginning of b.
     let mut row: Vec<usize> = (0..=b.len()).collect();

@@ -18,6 +18,17 @@ pub enum BucketRange {
 }
 
 /// A bias for every head and every offset from −(n − 1) to n − 1.
+///
+/// ```
+/// use headrow::position::{RelativeTable, alibi_slopes};
+///
+/// // ALiBi of two heads, for sequences of up to three tokens: offsets −2 … 2.
+/// assert_eq!(alibi_slopes(2), [0.0625, 0.00390625]);
+/// let table = RelativeTable::alibi(2, 3)?;
+/// assert_eq!(table.table().row(0), [-0.125, -0.0625, 0.0, -0.0625, -0.125]);
+/// assert_eq!(table.zero(), 2);
+/// # Ok::<(), headrow::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct RelativeTable {
     values: Vec<f32>,
@@ -130,6 +141,16 @@ pub fn check_buckets(
 /// [`BucketRange::Both`] the upper half of the buckets is for keys after the query.
 ///
 /// The arguments are those that [`check_buckets`] lets pass.
+///
+/// ```
+/// use headrow::position::{BucketRange, bucket};
+///
+/// // 32 buckets of a decoder: one for each of the last 16 tokens, then wider ones.
+/// let of = |offset| bucket(BucketRange::Past, 32, 128, offset);
+/// assert_eq!([of(0), of(-15), of(-16), of(-17), of(-200)], [0, 15, 16, 16, 31]);
+/// // Tokens that come later count as the query itself.
+/// assert_eq!(of(3), 0);
+/// ```
 pub fn bucket(range: BucketRange, buckets: usize, max_distance: usize, offset: isize) -> usize {
     let (one_side, exact) = halves(range, buckets);
     let (first, distance) = match range {

@@ -13,6 +13,21 @@ use std::f64::consts::PI;
 /// Rotary position embedding of a checkpoint. (Su et al., "RoFormer", 2021.)
 ///
 /// Pair i of the turning features turns by p·θ_i at position p, θ_i = base^(−2i/width) before scaling.
+///
+/// ```
+/// use headrow::Rotary;
+///
+/// // Two pairs of a head's four features, which turn by p and by p/100.
+/// let rotary = Rotary::new(10_000.0, 4, 512);
+/// assert_eq!(rotary.frequencies(512), [1.0, 0.01]);
+/// // As a checkpoint stretches it to twice as long texts.
+/// let json = br#"{"max_position_embeddings": 512, "rope_theta": 10000.0,
+///                 "rope_scaling": {"rope_type": "linear", "factor": 2.0}}"#;
+/// let stretched = Rotary::from_json(json, "config.json", 4)?;
+/// assert_eq!((stretched.frequencies(1024)[0], stretched.longest()), (0.5, 1024));
+/// assert_eq!(stretched.tables(1024)?.positions(), 1024);
+/// # Ok::<(), headrow::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Rotary {

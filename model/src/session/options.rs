@@ -8,6 +8,21 @@ use rayon::ThreadPool;
 use std::sync::Arc;
 
 /// Sizes and limits of a [`Session`](super::Session).
+///
+/// ```
+/// # #[cfg(feature = "embedded-model")]
+/// # {
+/// use headrow::{SentenceEncoder, Session, SessionOptions};
+///
+/// let encoder = SentenceEncoder::seeded()?;
+/// // For a worker that answers one short request at a time.
+/// let options = SessionOptions::default().with_max_tokens(64).with_max_sequences(1).with_threads(1);
+/// let bytes = encoder.model().memory_bound(&options)?;
+/// let session = Session::new(encoder.model(), &options.with_memory_cap(bytes))?;
+/// assert_eq!((session.max_tokens(), session.max_sequences()), (64, 1));
+/// # }
+/// # Ok::<(), headrow::Error>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct SessionOptions {

@@ -68,6 +68,23 @@ impl TextModel {
     /// Attention maps of some layers and heads; none named: of all. Beside an encoder the second text of a pair is what the
     /// decoder reads; a single text is translated first.
     ///
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded-model")]
+    /// # {
+    /// use headrow::{AttentionKind, SessionOptions, TextModel};
+    ///
+    /// let model = TextModel::pronouncer()?;
+    /// let mut session = model.session(&SessionOptions::default())?;
+    /// let (kind, layer, head) = (AttentionKind::Cross, 0, 0);
+    /// let maps = model.attention(&mut session, ("c a t", "K AE T"), kind, &[layer], &[head])?;
+    /// assert_eq!(maps.keys, ["c", "a", "t"]);
+    /// // Each phoneme shares its attention out among the letters.
+    /// let rows = maps.maps[0].weights.chunks(maps.keys.len());
+    /// assert!(rows.map(|row| row.iter().sum::<f32>()).all(|sum| (sum - 1.0).abs() < 1e-5));
+    /// # }
+    /// # Ok::<(), headrow::Error>(())
+    /// ```
     /// # Errors
     /// As [`Session::encode`] and [`Session::extend`], [`Error::NoStack`] for a kind that the model lacks,
     /// [`Error::OutOfStack`] for a layer or head beyond those there are, [`Error::OutOfMemory`] when the maps, a weight for

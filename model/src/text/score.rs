@@ -74,6 +74,21 @@ fn likeliest(log_probabilities: &[f32]) -> u32 {
 impl TextModel {
     /// How likely the model holds a text. Beside an encoder it is a pair, and the second text is scored given the first.
     ///
+    ///
+    /// ```
+    /// # #[cfg(feature = "embedded-model")]
+    /// # {
+    /// use headrow::{SessionOptions, TextModel};
+    ///
+    /// let model = TextModel::pronouncer()?;
+    /// let mut session = model.session(&SessionOptions::default())?;
+    /// let right = model.score(&mut session, ("c a t", "K AE T"))?;
+    /// let wrong = model.score(&mut session, ("c a t", "D AO G"))?;
+    /// assert!(right.log_probability > wrong.log_probability);
+    /// assert_eq!(right.counted, 4, "three phonemes and the end");
+    /// # }
+    /// # Ok::<(), headrow::Error>(())
+    /// ```
     /// # Errors
     /// [`Error::Tokenizer`], [`Error::EmptySequence`], [`Error::SequenceTooLong`] and as [`Session::extend`];
     /// [`Error::NoSource`] for a single text beside an encoder; [`Error::InvalidLogit`] when the model gives NaN.

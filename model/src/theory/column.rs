@@ -111,6 +111,22 @@ pub struct Block<'a> {
 /// A composition of N blocks; see the [module](self).
 ///
 /// Time O(N·(n·(Hmd + rd) + n²·Hm)) for n tokens.
+///
+/// ```
+/// use headrow::Mat;
+/// use headrow::theory::column::{Block, Head, Transformer};
+/// use headrow::theory::{Columns, SequenceMap};
+///
+/// // d = 1, one head of width 1 that asks and answers the same: the mean is added; FF doubles what is above 0.
+/// let (zero, one) = ([0.0], [1.0]);
+/// let [zero, one] = [&zero, &one].map(|x| Mat::new(x, 1, 1));
+/// let head = Head { query: zero, key: zero, value: one, output: one };
+/// let block = Block { heads: &[head], w1: one, b1: &[0.0], w2: one, b2: &[0.0] };
+/// let map = Transformer::from_arrays(&[block])?;
+/// let x = Columns::new(1, vec![1.0, 3.0])?;
+/// assert_eq!(map.forward(&x)?.values(), [6.0, 10.0]);
+/// # Ok::<(), headrow::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Transformer(Network);
 

@@ -7,6 +7,17 @@ use headrow_kernels::Mat;
 ///
 /// Columns lie one behind the other. The same memory, read row by row, is Xᵀ ∈ ℝ^{n×d} with one token a row, as the kernels have it: Wx
 /// for a column x is xᵀWᵀ for a row, and nothing is ever transposed.
+///
+/// ```
+/// use headrow::theory::Columns;
+///
+/// // Two tokens of three features.
+/// let x = Columns::new(3, vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0])?;
+/// assert_eq!((x.d(), x.n(), x.column(1)), (3, 2, &[4.0, 5.0, 6.0][..]));
+/// assert_eq!(x.permuted(&[1, 0]).column(0), x.column(1));
+/// assert_eq!(x.as_rows().row(1), x.column(1));
+/// # Ok::<(), headrow::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Columns {
     d: usize,

@@ -42,6 +42,21 @@ pub fn symmetrized(f: impl Fn(&Columns) -> Columns, x: &Columns) -> Columns {
 ///
 /// # Panics
 /// When f gives other dimensions than it was given.
+///
+/// ```
+/// use headrow::theory::Columns;
+/// use headrow::theory::symmetry::{equivariant_bound, orbit, permutations, symmetrized};
+///
+/// let x = Columns::from_fn(1, 3, |_, j| j as f32);
+/// assert_eq!((permutations(3).len(), orbit(&x).count()), (6, 6));
+/// // Doubling is equivariant: nothing is missed.
+/// let doubled = |x: &Columns| Columns::from_fn(1, 3, |_, j| 2.0 * x.column(j)[0]);
+/// assert_eq!(equivariant_bound(doubled, &x), 0.0);
+/// // Reversing is not. The best that can be said of a token is the mean of all, weighted as its places come.
+/// let reversed = |x: &Columns| x.permuted(&[2, 1, 0]);
+/// assert_eq!(symmetrized(reversed, &x).values(), [1.0; 3]);
+/// assert!(equivariant_bound(reversed, &x) > 0.6);
+/// ```
 pub fn equivariant_bound(f: impl Fn(&Columns) -> Columns, x: &Columns) -> f64 {
     let all = brought_back(f, x);
     let mean = mean(&all);

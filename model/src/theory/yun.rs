@@ -125,6 +125,22 @@ impl FixedWidth {
 /// X ↦ g(X + E) with g ∈ T^{2,1,4} and E ∈ ℝ^{d×n}, which is trained too; see the [module](self).
 ///
 /// It is defined for sequences of n tokens, and tells their places apart.
+///
+/// ```
+/// use headrow::theory::yun::{FixedWidth, Positional};
+/// use headrow::theory::{Columns, SequenceMap};
+///
+/// // A block of H = 2, m = 1, r = 4 on d features: 8d for attention with its two biases, 9d + 4 for FF.
+/// let g = FixedWidth::random(3, 2, 1)?;
+/// assert_eq!(g.parameters().len(), 2 * (8 * 3 + 2 + 9 * 3 + 4));
+/// // g alone says the same of equal tokens, wherever they stand; with positions it does not.
+/// let x = Columns::from_fn(3, 4, |_, _| 1.0);
+/// let same = |y: &Columns| (1..4).all(|j| y.column(j) == y.column(0));
+/// let e = Columns::from_fn(3, 4, |i, j| (i + j) as f32);
+/// let f = Positional::new(&g, &e)?;
+/// assert!(same(&g.forward(&x)?) && !same(&f.forward(&x)?));
+/// # Ok::<(), headrow::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Positional(Network);
 
