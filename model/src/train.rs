@@ -26,6 +26,7 @@ mod entrance;
 mod examples;
 mod files;
 mod initialise;
+mod labelled;
 mod labels;
 mod log;
 mod loss;

@@ -38,7 +38,7 @@ fn errors_by_step_end_where_the_page_says() {
     let picture = Document::parse(&svg).unwrap();
     let page = std::fs::read_to_string(docs.join("THEORY.md")).unwrap();
     let rows = page.lines().map(|line| line.split('|').map(str::trim).collect::<Vec<_>>());
-    let rows = rows.filter(|row| row.len() == 9 && ["g(X)", "g(X + E)"].contains(&row[3]));
+    let rows = rows.filter(|row| row.len() == 10 && ["g(X)", "g(X + E)"].contains(&row[3]));
     let mut drawn = 0;
     for row in rows {
         let (name, equivariant, class) = (row[1], row[2] == "yes", row[3]);
@@ -82,8 +82,9 @@ fn gradients_by_depth_are_those_of_the_page() {
         assert!(near(post[depth], 0.13), "{depth}: {}", post[depth]);
         let between = |x: f64| (0.047f64.log10() - 0.02..=0.21f64.log10() + 0.02).contains(&x);
         assert!(post.iter().all(|&norm| between(norm)), "{depth}: {post:?}");
+        // 1/√N but for a quarter.
         let behind = 0.015 * (48.0 / depth as f64).sqrt();
-        assert!((pre[depth] - behind.log10()).abs() < 0.06, "{depth}: {}", pre[depth]);
+        assert!((pre[depth] - behind.log10()).abs() < 0.1, "{depth}: {}", pre[depth]);
         let before = 0.095f64.log10() - 0.01..=0.13f64.log10() + 0.01;
         assert!(before.contains(&pre[0]), "{depth}: {}", pre[0]);
         // Towards the first layer it rises all the way.

@@ -180,7 +180,10 @@ impl Run<'_> {
             let head = self.model.answer.expect(CHECKED);
             let states = encoded.hidden;
             return match gradients {
-                Some(to) => answer.learn(&pass, head, &how, states, labels, d, to, stack),
+                Some(gradients) => {
+                    let back = Back { d, gradients };
+                    answer.learn(&pass, head, &how, states, labels, back, stack)
+                }
                 None => answer.evaluate(&pass, head, &how, states, labels, stack),
             };
         };

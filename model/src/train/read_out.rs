@@ -1,9 +1,10 @@
 //! From the last states to losses and back, some rows at a time: tokens × vocabulary are never there at once.
 
 use super::claims::Claims;
+use super::labelled::Labelled;
 use super::loss::{Loss, add_up};
 use super::options::Limits;
-use super::pass::{TrainingPass, grown};
+use super::pass::{Back, TrainingPass, grown};
 use crate::embedding::{PackedWords, ReadOut};
 use crate::error::Result;
 use crate::head::{MaskedLm, MaskedLmKept};
@@ -44,6 +45,8 @@ pub(super) struct AnswerKept {
     words: Option<PackedWords>,
     scores: Vec<f32>,
     losses: Vec<TokenLoss>,
+    /// Of a masked language model.
+    labelled: Labelled,
 }
 
 impl<'a> Answer<'a> {
@@ -171,9 +174,12 @@ impl AnswerKept {
         let Some(answer) = answer else { return Ok(AnswerKept::default()) };
         let (rows, block) = (limits.rows, answer.block(limits.rows));
         let width = if answer.transforms() { answer.width() } else { 0 };
-        let masked = match answer.before {
-            Before::Masked(head) => Some(MaskedLmKept::new(head, rows, claims)?),
-            Before::ReadOut(_) => None,
+        let (masked, labelled) = match answer.before {
+            Before::Masked(head) => {
+                let kept = MaskedLmKept::new(head, rows, claims)?;
+                (Some(kept), Labelled::new(rows, answer.d_model, claims)?)
+            }
+            Before::ReadOut(_) => (None, Labelled::default()),
         };
         let (words, features) = (answer.vocabulary(), answer.width());
         // Packed for both ways.
@@ -189,6 +195,7 @@ impl AnswerKept {
             words,
             scores: claims.zeros(block, answer.vocabulary())?,
             losses: claims.zeros(block, 1)?,
+            labelled,
         })
     }
 
@@ -197,7 +204,7 @@ impl AnswerKept {
         let masked = self.masked.as_ref().map_or(0, MaskedLmKept::bytes);
         let read = grown(&self.read) + grown(&self.d_read);
         let words = self.words.as_ref().map_or(0, PackedWords::bytes);
-        masked + read + words + grown(&self.scores) + grown(&self.losses)
+        masked + read + words + grown(&self.scores) + grown(&self.losses) + self.labelled.bytes()
     }
 
     /// Scores of all rows.
@@ -218,6 +225,26 @@ impl AnswerKept {
 
     /// The losses of the labels.
     pub(super) fn evaluate(
+        &mut self,
+        pass: &TrainingPass<'_>,
+        answer: Answer<'_>,
+        how: &CrossEntropy<'_>,
+        states: Mat<'_>,
+        labels: &[Option<u32>],
+        stack: &mut Stack<'_>,
+    ) -> Loss {
+        let Before::Masked(_) = answer.before else {
+            return self.evaluate_rows(pass, answer, how, states, labels, stack);
+        };
+        let mut labelled = std::mem::take(&mut self.labelled);
+        labelled.gather(states, labels);
+        let (states, labels, _) = labelled.parts(answer.d_model);
+        let loss = self.evaluate_rows(pass, answer, how, states, labels, stack);
+        self.labelled = labelled;
+        loss
+    }
+
+    fn evaluate_rows(
         &mut self,
         pass: &TrainingPass<'_>,
         answer: Answer<'_>,
@@ -253,11 +280,36 @@ impl AnswerKept {
         how: &CrossEntropy<'_>,
         states: Mat<'_>,
         labels: &[Option<u32>],
-        mut d: MatMut<'_>,
-        gradients: &mut [f32],
+        back: Back<'_>,
         stack: &mut Stack<'_>,
     ) -> Loss {
-        let AnswerKept { masked, read, d_read, words, scores, losses } = self;
+        let Before::Masked(_) = answer.before else {
+            return self.learn_rows(pass, answer, how, states, labels, back, stack);
+        };
+        let mut labelled = std::mem::take(&mut self.labelled);
+        labelled.gather(states, labels);
+        let Back { d: d_all, gradients } = back;
+        let (states, labels, d) = labelled.parts(answer.d_model);
+        let back = Back { d, gradients };
+        let loss = self.learn_rows(pass, answer, how, states, labels, back, stack);
+        labelled.scatter(d_all);
+        self.labelled = labelled;
+        loss
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the operands of the loss and their gradients")]
+    fn learn_rows(
+        &mut self,
+        pass: &TrainingPass<'_>,
+        answer: Answer<'_>,
+        how: &CrossEntropy<'_>,
+        states: Mat<'_>,
+        labels: &[Option<u32>],
+        back: Back<'_>,
+        stack: &mut Stack<'_>,
+    ) -> Loss {
+        let Back { mut d, gradients } = back;
+        let AnswerKept { masked, read, d_read, words, scores, losses, .. } = self;
         let x = answer.transform(pass, states, masked, read, stack);
         let (call, v, width, all) = (pass.call, answer.vocabulary(), answer.width(), states.rows());
         let mut d_x = match answer.transforms() {

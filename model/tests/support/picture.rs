@@ -57,7 +57,9 @@ pub(crate) fn curve(picture: &Document<'_>, name: &str) -> Vec<(f64, f64)> {
     // Its sample stands in the line of its name.
     let sample = picture.descendants().filter(|node| node.has_tag_name("polyline")).find(|node| {
         let line = points(*node);
-        line.len() == 2 && line.iter().all(|p| p.0 < left && (top..top + 10.0).contains(&p.1))
+        let beside = |p: &(f64, f64)| (left - 100.0..left).contains(&p.0);
+        let level = |p: &(f64, f64)| (top..top + 10.0).contains(&p.1);
+        line.len() == 2 && line.iter().all(|p| beside(p) && level(p))
     });
     let color = sample.unwrap().attribute("stroke").unwrap();
     let drawn = lines(picture, color).remove(0);
