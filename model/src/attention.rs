@@ -124,6 +124,7 @@ impl SelfAttention {
         room(rows, self.qkv.outputs()).and(project.or(inner))
     }
 
+    /// Bytes of the weights.
     pub(crate) fn bytes(&self) -> usize {
         self.qkv.bytes() + self.output.bytes()
     }
@@ -202,6 +203,7 @@ impl CrossAttention {
         room(rows, self.query.outputs()).and(self.query.scratch(cpu, threads, rows).or(inner))
     }
 
+    /// Bytes of the weights.
     pub(crate) fn bytes(&self) -> usize {
         self.query.bytes() + self.key_value.bytes() + self.output.bytes()
     }

@@ -26,6 +26,7 @@ pub(crate) enum Words {
 }
 
 impl Words {
+    /// Bytes of the table.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Words::Rows(rows) => size_of_val(&**rows),
@@ -58,6 +59,7 @@ pub(crate) enum Projection {
 }
 
 impl Projection {
+    /// The map, whatever it is given.
     pub(crate) fn map(&self) -> &Linear {
         let (Projection::Sum(map) | Projection::Words(map)) = self;
         map
@@ -185,7 +187,7 @@ impl Embedding {
         wide.or(narrow).and(narrow).and(sum)
     }
 
-    /// Tables, norm and projection, beside the words, which others may share.
+    /// Bytes of tables, norm and projection, beside the words, which others may share.
     pub(crate) fn bytes(&self) -> usize {
         let positions = self.positions.learned().map_or(0, size_of_val);
         let norm = self.norm.as_ref().map_or(0, Norm::bytes);
@@ -250,6 +252,7 @@ impl ReadOut {
         self.packed().n()
     }
 
+    /// Eᵀ.
     pub(crate) fn packed(&self) -> &PackedB {
         match &*self.words {
             Words::Packed(packed) => packed,
@@ -267,7 +270,7 @@ impl ReadOut {
         }
     }
 
-    /// Bias and projection, beside the words.
+    /// Bytes of bias and projection, beside the words.
     pub(crate) fn bytes(&self) -> usize {
         let bias = self.bias.as_deref().map_or(0, size_of_val);
         let projection = self.projection.as_ref().map_or(0, Linear::bytes);

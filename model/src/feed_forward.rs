@@ -61,6 +61,7 @@ impl FeedForward {
         room(rows, self.d_ff()).and(inner.or(self.outer.scratch(cpu, threads, rows)))
     }
 
+    /// Bytes of the weights.
     pub(crate) fn bytes(&self) -> usize {
         self.inner.bytes() + self.outer.bytes()
     }

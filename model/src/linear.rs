@@ -59,6 +59,7 @@ impl Linear {
         self.weight.n()
     }
 
+    /// Bytes of weights and biases.
     pub(crate) fn bytes(&self) -> usize {
         self.weight.bytes() + self.bias.as_deref().map_or(0, size_of_val)
     }

@@ -80,6 +80,7 @@ impl Patches {
         room(rows, self.projection.weight.k()).and(self.projection.scratch(cpu, threads, rows))
     }
 
+    /// Bytes of the weights.
     pub(crate) fn bytes(&self) -> usize {
         self.projection.bytes() + size_of_val(&*self.first) + size_of_val(&*self.positions)
     }

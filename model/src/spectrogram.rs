@@ -72,6 +72,7 @@ impl Spectrogram {
         room(read + 2, self.bands).and(room(read + 1, self.first.outputs())).and(products)
     }
 
+    /// Bytes of the weights.
     pub(crate) fn bytes(&self) -> usize {
         self.first.bytes() + self.second.bytes() + size_of_val(&*self.positions)
     }

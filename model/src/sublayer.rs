@@ -39,6 +39,7 @@ impl Norm {
         }
     }
 
+    /// Bytes of γ and β.
     pub(crate) fn bytes(&self) -> usize {
         size_of_val(&*self.gamma) + self.beta.as_deref().map_or(0, size_of_val)
     }

@@ -14,7 +14,7 @@ use headrow::accounting::{
 };
 use headrow::{
     Batch, Chunk, Config, Input, Mat, Model, Observer, Output, Place, Session, SessionOptions,
-    Side, StackConfig, Sublayer,
+    Side, StackConfig, Sublayer, TokenInput,
 };
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -386,4 +386,17 @@ fn intensities_rise_with_the_tokens_and_meet_the_roof() {
     let machine = Machine { operations: 1e11, bandwidth: 1e10 };
     assert_eq!(machine.ridge(), 10.0);
     assert_eq!([1.0, 10.0, 1e6].map(|x| machine.attainable(x)), [1e10, 1e11, 1e11]);
+}
+
+/// Each layer is planned and counted by itself: with a look at all the others for each it would take minutes.
+#[test]
+fn counts_grow_with_the_layers_alone() {
+    let layers = 1 << 14;
+    let mut config = Config::general(4);
+    let input = Input::Tokens(TokenInput::paper(8, 4));
+    config.decoder = Some(StackConfig::paper(input, layers, 4, 1, 8));
+    let counts = Counts::of(&config).unwrap();
+    assert_eq!(counts.stack(Side::Decoder), layers * counts.layer(Side::Decoder, layers - 1));
+    // Six maps with their biases, two norms with γ and β; and the words.
+    assert_eq!(counts.tensors().len(), layers * (6 * 2 + 2 * 2) + 1);
 }

@@ -189,7 +189,7 @@ impl Report<'_> {
             .collect();
         let mut fields = config_json(&self.name, config);
         let more = [
-            ("parameters", json!({"total": total(model), "parts": parts})),
+            ("parameters", json!({"total": model.counts().total(), "parts": parts})),
             ("dtype", json!({"file": model.stored_types(), "memory": "F32"})),
             (
                 "memory",
@@ -212,7 +212,7 @@ impl Report<'_> {
 
     fn model_rows(&self, model: &Model) -> Vec<(String, String)> {
         let config = model.config();
-        let total = total(model);
+        let total = model.counts().total();
         let mut rows = config_rows("model", &self.name, config);
         if let Some(encoder) = self.subject.sentences() {
             rows.push(("sentences".to_owned(), sentences(encoder)));
@@ -271,10 +271,6 @@ fn lines(rows: &[(String, String)]) -> String {
         let _ = writeln!(text, "{name:width$}  {}", crate::failure::one_line(value));
     }
     text
-}
-
-fn total(model: &Model) -> usize {
-    model.parameters().iter().map(|(_, count)| count).sum()
 }
 
 fn architecture(config: &Config) -> String {
