@@ -8,7 +8,7 @@
 //!
 //! | part | file |
 //! |---|---|
-//! | requests, steps, batches | `generator.rs`, `stream.rs` |
+//! | requests, steps, batches | `generator.rs`, `request.rs`, `stream.rs` |
 //! | greedy search and sampling, one sequence each | `single.rs`, `sampling.rs`, `random.rs` |
 //! | beam search and length penalties | `beam.rs`, `search.rs`, `length.rs` |
 //! | what may not, or must, come next | `constraint.rs` |
@@ -25,6 +25,7 @@ mod length;
 mod line;
 mod options;
 pub(crate) mod random;
+mod request;
 mod result;
 mod sampling;
 mod search;

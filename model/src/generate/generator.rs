@@ -1,13 +1,11 @@
 //! Requests over one model: each is added with its prompt, they take steps together and drop out one by one.
 
 use super::StepModel;
-
 use super::hooks::Hooks;
-use super::line::{Turn, Work};
-use super::options::{GenerationOptions, Span, Strategy};
-use super::result::{Finish, Generated, Progress};
-use super::search::Search;
-use super::single::Single;
+use super::line::Work;
+use super::options::{GenerationOptions, Span};
+use super::request::{Request, State};
+use super::result::{Finish, Generated};
 use super::stop::StopStrings;
 use crate::error::{Error, Result};
 use crate::memory::{filled, room};
@@ -104,22 +102,6 @@ pub struct Generator<S> {
     broken: bool,
 }
 
-#[derive(Debug)]
-struct Request<S> {
-    number: usize,
-    options: GenerationOptions,
-    stops: StopStrings,
-    span: Span,
-    state: State<S>,
-}
-
-#[derive(Debug)]
-enum State<S> {
-    Single(Single<S>),
-    Beam(Search<S>),
-    Over(Result<Generated>),
-}
-
 impl<S: Copy> Generator<S> {
     /// A generator without requests.
     ///
@@ -214,15 +196,8 @@ impl<S: Copy> Generator<S> {
         top.try_reserve(tops).map_err(|_| refused())?;
         bytes.try_reserve(stops.overlap()).map_err(|_| refused())?;
         self.requests.try_reserve(1).map_err(|_| refused())?;
-        let state = State::Over(Err(Error::Unfinished));
-        let mut started = Request { number, options, stops, span, state };
-        let (mut turn, state) = started.turn(&mut self.work, hooks);
-        *state = match turn.options.strategy {
-            Strategy::Beam(beam) => {
-                State::Beam(Search::start(&turn, vocabulary, beam, sequence, prompt)?)
-            }
-            _ => State::Single(Single::start(&mut turn, vocabulary, sequence, prompt)?),
-        };
+        let mut started = Request::new(number, options, stops, span);
+        started.start(&mut self.work, hooks, vocabulary, sequence, prompt)?;
         Ok(started)
     }
 
@@ -350,98 +325,5 @@ impl<S: Copy> Generator<S> {
             Err(error) => std::mem::replace(state, State::Over(Err(error))).release(model),
         }
         rows
-    }
-}
-
-impl<S: Copy> Request<S> {
-    /// Live sequences; none when it is over.
-    fn rows(&self) -> usize {
-        match &self.state {
-            State::Single(_) => 1,
-            State::Beam(search) => search.sequences.len(),
-            State::Over(_) => 0,
-        }
-    }
-
-    /// Live sequences that it may come to have.
-    fn reserved(&self) -> usize {
-        if self.rows() == 0 { 0 } else { self.options.rows() }
-    }
-
-    fn feed(&self, sequences: &mut Vec<S>, tokens: &mut Vec<u32>) {
-        match &self.state {
-            State::Single(single) => {
-                sequences.push(single.sequence);
-                tokens.push(single.last());
-            }
-            State::Beam(search) => {
-                for (sequence, token) in search.feed() {
-                    sequences.push(sequence);
-                    tokens.push(token);
-                }
-            }
-            State::Over(_) => {}
-        }
-    }
-
-    fn turn<'a>(
-        &'a mut self,
-        work: &'a mut Work,
-        hooks: &'a mut dyn Hooks,
-    ) -> (Turn<'a>, &'a mut State<S>) {
-        let Request { number, options, stops, span, state } = self;
-        (Turn { request: *number, options, span: *span, stops, work, hooks }, state)
-    }
-}
-
-impl<S: Copy> State<S> {
-    fn advance<M: StepModel<Sequence = S>>(
-        &mut self,
-        turn: &mut Turn<'_>,
-        model: &mut M,
-        logits: &mut [f32],
-        raw: &mut [f32],
-    ) -> Result<Option<Finish>> {
-        match self {
-            State::Single(single) => single.advance(turn, logits, raw),
-            State::Beam(search) => search.advance(turn, model, logits),
-            State::Over(_) => Ok(None),
-        }
-    }
-
-    fn progress(&self, request: usize, finish: Option<Finish>) -> Option<Progress<'_>> {
-        match self {
-            State::Single(single) => Some(single.progress(request, finish)),
-            State::Beam(search) => Some(search.progress(request, finish)),
-            State::Over(_) => None,
-        }
-    }
-
-    /// Makes its result of what there is.
-    fn end<M: StepModel<Sequence = S>>(
-        &mut self,
-        turn: &mut Turn<'_>,
-        model: &mut M,
-        finish: Finish,
-    ) {
-        let generated = match self {
-            State::Single(single) => single.generated(finish),
-            State::Beam(search) => {
-                if finish == Finish::Interrupted {
-                    search.interrupt();
-                }
-                search.generated(turn)
-            }
-            State::Over(_) => return,
-        };
-        std::mem::replace(self, State::Over(generated)).release(model);
-    }
-
-    fn release<M: StepModel<Sequence = S>>(self, model: &mut M) {
-        match self {
-            State::Single(single) => model.release(single.sequence),
-            State::Beam(search) => search.sequences.into_iter().for_each(|s| model.release(s)),
-            State::Over(_) => {}
-        }
     }
 }
