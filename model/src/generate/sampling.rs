@@ -152,9 +152,11 @@ impl Draw {
         }
         self.kept.clear();
         self.kept.extend(candidates(row));
-        match fewest(&mut self.kept, &self.weights, wanted) {
-            Some(count) => {
-                self.kept.truncate(count);
+        match last_of_fewest(&mut self.kept, &self.weights, wanted) {
+            // In the order of ids, in which they are wanted.
+            Some(last) => {
+                self.kept.clear();
+                self.kept.extend(candidates(row).filter(|other| other.rank() <= last.rank()));
                 self.take_weights();
             }
             None => {
@@ -216,11 +218,11 @@ impl Draw {
     }
 }
 
-/// How many of the likeliest tokens it takes for their weights to reach `wanted`. Then these come first in `scored`, in any order.
+/// The last of the fewest likeliest tokens whose weights reach `wanted`.
 ///
 /// The definition adds weights up by rank, and that order decides the last bits of a sum. Here halves are told apart instead, O(n) for all
 /// tokens, and their sums added; where the bits that may differ would decide it is `None`.
-fn fewest(scored: &mut [Scored], weights: &[f32], wanted: f64) -> Option<usize> {
+fn last_of_fewest(scored: &mut [Scored], weights: &[f32], wanted: f64) -> Option<Scored> {
     let weight = |scored: &Scored| f64::from(weights[scored.id as usize]);
     // The first `first` weigh `before`, which is too little; the first `end` are enough.
     let (mut first, mut end, mut before) = (0, scored.len(), 0.0);
@@ -233,10 +235,11 @@ fn fewest(scored: &mut [Scored], weights: &[f32], wanted: f64) -> Option<usize> 
             false => (first, before) = (middle, more),
         }
     }
-    let after = before + scored.get(first).map(weight)?;
+    let last = *scored.get(first)?;
+    let after = before + weight(&last);
     // Twice what sums of n numbers above 0 may differ by in two orders.
     let doubt = 2.0 * (scored.len() + 32) as f64 * f64::EPSILON * after;
-    (before + doubt < wanted && wanted <= after - doubt).then_some(first + 1)
+    (before + doubt < wanted && wanted <= after - doubt).then_some(last)
 }
 
 #[cfg(test)]
@@ -299,9 +302,8 @@ mod tests {
     fn what_rounding_decides_is_left_to_the_order_of_ranks() {
         let scored: Vec<Scored> = (0..1000).map(|id| Scored { id, value: 0.0 }).collect();
         let weights = vec![1.0; 1000];
-        assert_eq!(fewest(&mut scored.clone(), &weights, 500.0), None);
-        assert_eq!(fewest(&mut scored.clone(), &weights, 500.5), Some(501));
-        assert_eq!(fewest(&mut scored.clone(), &weights, 1000.5), None);
-        assert_eq!(fewest(&mut [], &weights, 0.5), None);
+        let last = |wanted| last_of_fewest(&mut scored.clone(), &weights, wanted);
+        assert_eq!([last(500.0), last(500.5), last(1000.5)], [None, Some(scored[500]), None]);
+        assert_eq!(last_of_fewest(&mut [], &weights, 0.5), None);
     }
 }
