@@ -5,7 +5,7 @@ mod command;
 #[path = "support/tiny.rs"]
 mod tiny;
 
-use command::{headrow, refusal, run, stdout, text};
+use command::{headrow, refusal, run, spawn, stdout, text};
 use headrow::SentenceEncoder;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -29,6 +29,16 @@ fn assets() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/seeded-bert")
 }
 
+/// What the seeded folder holds.
+const FILES: [&str; 6] = [
+    "config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "modules.json",
+    "sentence_bert_config.json",
+    "1_Pooling/config.json",
+];
+
 /// A fresh copy of the seeded folder for a test to damage.
 struct Folder(PathBuf);
 
@@ -37,14 +47,7 @@ impl Folder {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cli").join(name);
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(folder.join("1_Pooling")).unwrap();
-        for file in [
-            "config.json",
-            "model.safetensors",
-            "tokenizer.json",
-            "modules.json",
-            "sentence_bert_config.json",
-            "1_Pooling/config.json",
-        ] {
+        for file in FILES {
             std::fs::write(folder.join(file), std::fs::read(assets().join(file)).unwrap()).unwrap();
         }
         Folder(folder)
@@ -177,12 +180,7 @@ fn a_reader_that_goes_away_ends_the_command_quietly() {
     let commands: [&[&str]; 3] =
         [&["embed"], &["embed", "--format", "f32"], &["similarity", "a query"]];
     for args in commands {
-        let mut child = headrow(args)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child = spawn(args);
         let mut stdin = child.stdin.take().unwrap();
         let mut stdout = child.stdout.take().unwrap();
         let writer = std::thread::spawn(move || {
@@ -338,14 +336,7 @@ fn files_that_are_not_there_are_named_in_one_line() {
 
 #[test]
 fn damaged_files_are_named_in_one_line() {
-    for file in [
-        "config.json",
-        "model.safetensors",
-        "tokenizer.json",
-        "modules.json",
-        "sentence_bert_config.json",
-        "1_Pooling/config.json",
-    ] {
+    for file in FILES {
         let folder = Folder::new(&format!("damaged-{}", file.replace('/', "-")));
         let whole = folder.read(file);
         let mut damaged: Vec<Vec<u8>> =

@@ -11,7 +11,7 @@ mod tiny;
 #[path = "support/tiny_seq2seq.rs"]
 mod tiny_seq2seq;
 
-use command::{headrow, refusal, run, text};
+use command::{headrow, refusal, run, spawn, text};
 use headrow::generate::{Beam, Callbacks, GenerationOptions};
 use headrow::{Chunk, Output, Session, SessionOptions, TextModel};
 use serde_json::{Value, json};
@@ -227,12 +227,7 @@ fn longer_texts_are_read_when_they_are_asked_for() {
 #[test]
 fn a_reader_that_goes_away_ends_generation_quietly() {
     let folder = decoder("cli-pipe");
-    let mut child = headrow(&["generate", "--model", path(&folder)])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = spawn(&["generate", "--model", path(&folder)]);
     let (mut stdin, mut stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
     let writer = std::thread::spawn(move || drop(stdin.write_all(&b"abc\n".repeat(20_000))));
     stdout.read_exact(&mut [0; 3]).unwrap();

@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test target uses a part")]
 
 use std::io::Write;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 pub(crate) fn headrow(args: &[&str]) -> Command {
@@ -11,14 +11,16 @@ pub(crate) fn headrow(args: &[&str]) -> Command {
     command
 }
 
+/// Begins a run whose input and output are pipes.
+pub(crate) fn spawn(args: &[&str]) -> Child {
+    let mut command = headrow(args);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().unwrap()
+}
+
 /// Runs to the end with `input` on standard input.
 pub(crate) fn run(args: &[&str], input: &[u8]) -> Output {
-    let mut child = headrow(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = spawn(args);
     let mut stdin = child.stdin.take().unwrap();
     let input = input.to_owned();
     // A command that ends early does not read all of it.
