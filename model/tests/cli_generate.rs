@@ -218,9 +218,15 @@ fn longer_texts_are_read_when_they_are_asked_for() {
     assert!(refusal(&score, b"").contains("the limit is 4096"));
     let scored = records(&[&score[..], &["--max-length", "5000"]].concat(), b"");
     assert_eq!(scored[0]["counted"], 4499);
-    for command in ["generate", "score", "attention"] {
-        let args = [command, "--model", path(&folder), "--max-length", "5001", "x"];
-        assert_eq!(refusal(&args, b""), "--max-length 5001: the model reads at most 5000 tokens");
+    let file = folder.0.join("texts");
+    std::fs::write(&file, "x").unwrap();
+    let data = ["--data", file.to_str().unwrap()];
+    for (command, given) in
+        [("generate", &["x"][..]), ("score", &["x"]), ("evaluate", &data), ("attention", &["x"])]
+    {
+        let args = [command, "--model", path(&folder), "--max-length", "5001"];
+        let line = refusal(&[&args[..], given].concat(), b"");
+        assert_eq!(line, "--max-length 5001: the model reads at most 5000 tokens");
     }
 }
 

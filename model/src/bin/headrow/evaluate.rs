@@ -2,7 +2,7 @@
 
 use crate::decoding::{limit_length, search, text};
 use crate::failure::{Complaints, Failure, explain};
-use crate::options::LanguageArgs;
+use crate::options::{LanguageArgs, LengthArgs};
 use crate::progress::Progress;
 use crate::source::Position;
 use clap::ValueEnum;
@@ -24,6 +24,9 @@ const MOST: usize = 256;
 pub(crate) struct Args {
     #[command(flatten)]
     model: LanguageArgs,
+
+    #[command(flatten)]
+    length: LengthArgs,
 
     /// Files with a source, a tab and a target in each line; for a decoder alone, with a text in each line.
     #[arg(long, value_name = "FILE", num_args = 1.., required = true)]
@@ -103,7 +106,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let sizes = model.session_options(BATCH, &options);
     let session = args.model.compute.sized_session(&model, sizes, &options)?;
     // Targets may be longer than what is generated.
-    let scoring = args.model.compute.session(&model, &GenerationOptions::default())?;
+    let whole = args.length.over(GenerationOptions::default());
+    let scoring = args.length.session(&args.model.compute, &model, &whole)?;
     let records = corpus.records();
     let limit = args.limit.map_or(records.len(), |limit| records.len().min(limit as usize));
     let bleu = Bleu::new(BleuOptions::default().with_words(args.tokenize));
