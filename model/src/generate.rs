@@ -84,15 +84,16 @@ use crate::error::Result;
 /// predict(&mut first, 3);
 /// let prompt = Prompt::new((), &[3], &first);
 /// let greedy = GenerationOptions::default().with_max_new_tokens(4usize);
-/// let stream = TokenStream::new(&mut generator, &mut Counting, prompt, &greedy, ())?;
+/// let mut model = Counting;
+/// let stream = TokenStream::new(&mut generator, &mut model, prompt, &greedy, ())?;
 /// let ids = stream.map(|token| Ok(token?.id)).collect::<Result<Vec<u32>>>()?;
 /// assert_eq!(ids, [4, 5, 6, 7]);
 ///
 /// // A beam of four that ends at 9 and is to be short.
 /// let beam = Strategy::Beam(Beam::new(4));
 /// let search = greedy.with_strategy(beam).with_stop_ids(vec![9]);
-/// let request = generator.add(&mut Counting, prompt, &search, &mut ())?;
-/// generator.run(&mut Counting, &mut ())?;
+/// let request = generator.add(&mut model, prompt, &search, &mut ())?;
+/// generator.run(&mut model, &mut ())?;
 /// let answers = generator.take(request).expect("it is over")?;
 /// assert_eq!(answers.best().tokens.last(), Some(&9));
 /// # Ok::<(), headrow::Error>(())

@@ -24,8 +24,8 @@ pub fn cache_per_token(config: &Config) -> usize {
 /// let base = Config::base(37_000, 37_000);
 /// // N·2d numbers of four bytes.
 /// assert_eq!(cache_per_token(&base), 6 * 2 * 512 * 4);
-/// // Pages of 16 tokens: 112 of the target, 32 of the source.
-/// assert_eq!(cache(&base, 100, 20), (112 + 32) * cache_per_token(&base));
+/// // Pages of 64 tokens: two for the target, one for the source.
+/// assert_eq!(cache(&base, 100, 20), 3 * 64 * cache_per_token(&base));
 /// ```
 pub fn cache(config: &Config, m: usize, n: usize) -> usize {
     let sources = if config.encoder.is_some() { pages(n) } else { 0 };

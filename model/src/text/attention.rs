@@ -78,8 +78,8 @@ impl TextModel {
     /// let mut session = model.session(&SessionOptions::default())?;
     /// let (kind, layer, head) = (AttentionKind::Cross, 0, 0);
     /// let maps = model.attention(&mut session, ("c a t", "K AE T"), kind, &[layer], &[head])?;
-    /// assert_eq!(maps.keys, ["c", "a", "t"]);
-    /// // Each phoneme shares its attention out among the letters.
+    /// assert_eq!(maps.keys, ["c", "a", "t", "</s>"]);
+    /// // Each phoneme shares its attention out among the letters and the end.
     /// let rows = maps.maps[0].weights.chunks(maps.keys.len());
     /// assert!(rows.map(|row| row.iter().sum::<f32>()).all(|sum| (sum - 1.0).abs() < 1e-5));
     /// # }
