@@ -89,13 +89,12 @@ use crate::error::Result;
 /// let ids = stream.map(|token| Ok(token?.id)).collect::<Result<Vec<u32>>>()?;
 /// assert_eq!(ids, [4, 5, 6, 7]);
 ///
-/// // A beam of four that ends at 9 and is to be short.
-/// let beam = Strategy::Beam(Beam::new(4));
-/// let search = greedy.with_strategy(beam).with_stop_ids(vec![9]);
+/// // A beam of four finds no likelier sequence, and tells the second too.
+/// let search = greedy.with_strategy(Strategy::Beam(Beam::new(4).with_n_best(2)));
 /// let request = generator.add(&mut model, prompt, &search, &mut ())?;
 /// generator.run(&mut model, &mut ())?;
 /// let answers = generator.take(request).expect("it is over")?;
-/// assert_eq!(answers.best().tokens.last(), Some(&9));
+/// assert_eq!((answers.hypotheses.len(), &answers.best().tokens), (2, &ids));
 /// # Ok::<(), headrow::Error>(())
 /// ```
 pub trait StepModel {

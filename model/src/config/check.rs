@@ -188,7 +188,7 @@ fn check_size(place: &str, field: &str, size: usize) -> Result<()> {
     match size {
         0 => Err(Error::config(place, field, "must not be 0")),
         _ if size > u32::MAX as usize => {
-            Err(Error::config(place, field, &format!("{size} is beyond any model")))
+            Err(Error::config(place, field, format!("{size} is beyond any model")))
         }
         _ => Ok(()),
     }

@@ -11,7 +11,7 @@ use super::objective::{Dropping, Goal, Objective, Vectors};
 use super::options::{Limits, NetworkOptions};
 use super::parameters::Parameters;
 use super::pass::{Back, Masks, TrainingPass, grown};
-use super::read_out::{Answer, AnswerKept};
+use super::read_out::{Answer, AnswerKept, Question};
 use super::side::{Env, Parts, Side};
 use super::stack::Layers;
 use crate::attention::{Pass, SourceRows};
@@ -178,13 +178,10 @@ impl Run<'_> {
         let Some(head) = objective.goal.head() else {
             let how = CrossEntropy::default().with_smoothing(objective.smoothing);
             let head = self.model.answer.expect(CHECKED);
-            let states = encoded.hidden;
+            let question = Question { answer: head, how: &how, states: encoded.hidden, labels };
             return match gradients {
-                Some(gradients) => {
-                    let back = Back { d, gradients };
-                    answer.learn(&pass, head, &how, states, labels, back, stack)
-                }
-                None => answer.evaluate(&pass, head, &how, states, labels, stack),
+                Some(gradients) => answer.learn(&pass, question, Back { d, gradients }, stack),
+                None => answer.evaluate(&pass, question, stack),
             };
         };
         let head = self.model.heads.labelling(head).expect(CHECKED);

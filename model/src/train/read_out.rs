@@ -35,6 +35,16 @@ pub(super) struct Answer<'a> {
     d_model: usize,
 }
 
+/// What is to be predicted from which states, and how that is judged.
+#[derive(Clone, Copy)]
+pub(super) struct Question<'a> {
+    pub(super) answer: Answer<'a>,
+    pub(super) how: &'a CrossEntropy<'a>,
+    pub(super) states: Mat<'a>,
+    /// A word for each state; without one it counts nowhere.
+    pub(super) labels: &'a [Option<u32>],
+}
+
 /// Buffers for it.
 #[derive(Debug, Default)]
 pub(super) struct AnswerKept {
@@ -227,32 +237,33 @@ impl AnswerKept {
     pub(super) fn evaluate(
         &mut self,
         pass: &TrainingPass<'_>,
-        answer: Answer<'_>,
-        how: &CrossEntropy<'_>,
-        states: Mat<'_>,
-        labels: &[Option<u32>],
+        question: Question<'_>,
         stack: &mut Stack<'_>,
     ) -> Loss {
-        let Before::Masked(_) = answer.before else {
-            return self.evaluate_rows(pass, answer, how, states, labels, stack);
+        let Some(mut labelled) = self.labelled(question) else {
+            return self.evaluate_rows(pass, question, stack);
         };
-        let mut labelled = std::mem::take(&mut self.labelled);
-        labelled.gather(states, labels);
-        let (states, labels, _) = labelled.parts(answer.d_model);
-        let loss = self.evaluate_rows(pass, answer, how, states, labels, stack);
+        let (states, labels, _) = labelled.parts(question.answer.d_model);
+        let loss = self.evaluate_rows(pass, Question { states, labels, ..question }, stack);
         self.labelled = labelled;
         loss
+    }
+
+    /// The rows that have labels, where the others are not to be scored.
+    fn labelled(&mut self, question: Question<'_>) -> Option<Labelled> {
+        let Before::Masked(_) = question.answer.before else { return None };
+        let mut labelled = std::mem::take(&mut self.labelled);
+        labelled.gather(question.states, question.labels);
+        Some(labelled)
     }
 
     fn evaluate_rows(
         &mut self,
         pass: &TrainingPass<'_>,
-        answer: Answer<'_>,
-        how: &CrossEntropy<'_>,
-        states: Mat<'_>,
-        labels: &[Option<u32>],
+        question: Question<'_>,
         stack: &mut Stack<'_>,
     ) -> Loss {
+        let Question { answer, how, states, labels } = question;
         let AnswerKept { masked, read, words, scores, losses, .. } = self;
         let x = answer.transform(pass, states, masked, read, stack);
         let (call, v, parameters) = (pass.call, answer.vocabulary(), pass.parameters);
@@ -272,42 +283,32 @@ impl AnswerKept {
     }
 
     /// The same, and d ← the gradient of the states; those of the parameters are added to.
-    #[expect(clippy::too_many_arguments, reason = "the operands of the loss and their gradients")]
     pub(super) fn learn(
         &mut self,
         pass: &TrainingPass<'_>,
-        answer: Answer<'_>,
-        how: &CrossEntropy<'_>,
-        states: Mat<'_>,
-        labels: &[Option<u32>],
+        question: Question<'_>,
         back: Back<'_>,
         stack: &mut Stack<'_>,
     ) -> Loss {
-        let Before::Masked(_) = answer.before else {
-            return self.learn_rows(pass, answer, how, states, labels, back, stack);
+        let Some(mut labelled) = self.labelled(question) else {
+            return self.learn_rows(pass, question, back, stack);
         };
-        let mut labelled = std::mem::take(&mut self.labelled);
-        labelled.gather(states, labels);
-        let Back { d: d_all, gradients } = back;
-        let (states, labels, d) = labelled.parts(answer.d_model);
-        let back = Back { d, gradients };
-        let loss = self.learn_rows(pass, answer, how, states, labels, back, stack);
-        labelled.scatter(d_all);
+        let (states, labels, d) = labelled.parts(question.answer.d_model);
+        let question = Question { states, labels, ..question };
+        let loss = self.learn_rows(pass, question, Back { d, gradients: back.gradients }, stack);
+        labelled.scatter(back.d);
         self.labelled = labelled;
         loss
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the operands of the loss and their gradients")]
     fn learn_rows(
         &mut self,
         pass: &TrainingPass<'_>,
-        answer: Answer<'_>,
-        how: &CrossEntropy<'_>,
-        states: Mat<'_>,
-        labels: &[Option<u32>],
+        question: Question<'_>,
         back: Back<'_>,
         stack: &mut Stack<'_>,
     ) -> Loss {
+        let Question { answer, how, states, labels } = question;
         let Back { mut d, gradients } = back;
         let AnswerKept { masked, read, d_read, words, scores, losses, .. } = self;
         let x = answer.transform(pass, states, masked, read, stack);
