@@ -44,7 +44,7 @@ impl<'a> Chunk<'a> {
     }
 }
 
-/// What [`Session::extend`] writes.
+/// What [`Session::extend`](super::Session::extend) writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Output {
