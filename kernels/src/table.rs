@@ -78,8 +78,10 @@ macro_rules! row_kernels {
                     = norm::backward::sums_kernel(simd, saved, read, sums);
                 column_sums(x: Mat<'_>, sums: &mut [f32]) = sums::column_sums_kernel(simd, x, sums);
                 sum_of_squares(x: &[f32]) -> f64 = sums::squares_kernel(x);
-                loss_sums(row: &[f32], label: usize, weights: Option<&[f32]>) -> LossSums
+                loss_sums(row: &[f32], label: usize, weights: &[f32]) -> LossSums
                     = loss::sums_kernel::<_, R>(simd, row, label, weights);
+                loss_exponentials(row: &mut [f32], label: usize, weights: &[f32]) -> LossSums
+                    = loss::exponentials_kernel::<_, R>(simd, row, label, weights);
                 loss_gradient(how: &LossGradient, weights: Option<&[f32]>, row: &mut [f32])
                     = loss::gradient_kernel(simd, how, weights, row);
                 dropout(mask: &RowMask, row: &mut [f32]) = dropout::kernel(mask, row);

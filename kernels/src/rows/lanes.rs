@@ -241,6 +241,37 @@ impl<S: Vector> Summed<S, 1, 1> for Elements {
     }
 }
 
+/// [`Summed`] that also replaces the elements of `W` rows.
+pub(super) trait Replaced<S: Vector, const I: usize, const W: usize, const O: usize>:
+    Copy
+{
+    /// What takes the place of the old elements, and the sums with these elements added.
+    fn add<const N: usize>(
+        self,
+        read: [Pack<S, N>; I],
+        old: [Pack<S, N>; W],
+        sums: [Pack<S, N>; O],
+    ) -> ([Pack<S, N>; W], [Pack<S, N>; O]);
+}
+
+/// A step that replaces nothing.
+#[derive(Clone, Copy)]
+struct Kept<T>(T);
+
+impl<S: Vector, T: Summed<S, I, O>, const I: usize, const O: usize> Replaced<S, I, 0, O>
+    for Kept<T>
+{
+    #[inline(always)]
+    fn add<const N: usize>(
+        self,
+        read: [Pack<S, N>; I],
+        _: [Pack<S, N>; 0],
+        sums: [Pack<S, N>; O],
+    ) -> ([Pack<S, N>; 0], [Pack<S, N>; O]) {
+        ([], self.0.add(read, sums))
+    }
+}
+
 /// The sums of `step` along rows of one length, from +0 in the 32 lanes, folded.
 #[inline(always)]
 pub(super) fn sums_along<S: Vector, const R: usize, const I: usize, const O: usize>(
@@ -248,7 +279,24 @@ pub(super) fn sums_along<S: Vector, const R: usize, const I: usize, const O: usi
     read: [&[f32]; I],
     step: impl Summed<S, I, O>,
 ) -> [f32; O] {
-    let len = read[0].len();
+    sums_replacing::<S, R, I, 0, O>(simd, read[0].len(), read, [], Kept(step))
+}
+
+/// [`sums_along`] rows of `len` elements, those of the `written` ones being replaced.
+#[inline(always)]
+pub(super) fn sums_replacing<
+    S: Vector,
+    const R: usize,
+    const I: usize,
+    const W: usize,
+    const O: usize,
+>(
+    simd: S,
+    len: usize,
+    read: [&[f32]; I],
+    written: [&mut [f32]; W],
+    step: impl Replaced<S, I, W, O>,
+) -> [f32; O] {
     // Of one length that the compiler sees, so that it checks none of the places.
     let count = len / LANES;
     let mut rows: [&[[S::f32s; R]]; I] = [&[]; I];
@@ -261,7 +309,15 @@ pub(super) fn sums_along<S: Vector, const R: usize, const I: usize, const O: usi
         for i in 0..I {
             block[i] = Pack::new(simd, rows[i][at]);
         }
-        sums = step.add(block, sums);
+        let mut old = [Pack::<S, R>::splat(simd, 0.0); W];
+        for w in 0..W {
+            old[w] = load_pack(simd, &written[w][at * LANES..]);
+        }
+        let new;
+        (new, sums) = step.add(block, old, sums);
+        for w in 0..W {
+            store_pack(&mut written[w][at * LANES..], new[w]);
+        }
     }
     // The last, incomplete block: lanes that it lacks keep their sums.
     for r in 0..R {
@@ -272,14 +328,21 @@ pub(super) fn sums_along<S: Vector, const R: usize, const I: usize, const O: usi
             for i in 0..I {
                 block[i].registers = [simd.load(&read[i][at..], 0, end)];
             }
-            let mut old = [Pack::<S, 1>::splat(simd, 0.0); O];
-            for o in 0..O {
-                old[o].registers = [sums[o].registers[r]];
+            let mut old = [Pack::<S, 1>::splat(simd, 0.0); W];
+            for w in 0..W {
+                old[w].registers = [simd.load(&written[w][at..], 0, end)];
             }
-            let new = step.add(block, old);
+            let mut before = [Pack::<S, 1>::splat(simd, 0.0); O];
             for o in 0..O {
-                let [old, new] = [old[o].registers[0], new[o].registers[0]];
-                sums[o].registers[r] = simd.select_f32s(simd.lanes(0, end), new, old);
+                before[o].registers = [sums[o].registers[r]];
+            }
+            let (new, after) = step.add(block, old, before);
+            for w in 0..W {
+                simd.store(&mut written[w][at..], 0, end, new[w].registers[0]);
+            }
+            for o in 0..O {
+                let [before, after] = [before[o].registers[0], after[o].registers[0]];
+                sums[o].registers[r] = simd.select_f32s(simd.lanes(0, end), after, before);
             }
         }
     }

@@ -5,7 +5,7 @@
 //! in f64, one number a row. The gradient to z_c is p_c·Σ_k w_k·q_k − w_c·q_c.
 
 use super::elementary::exp_of_negative;
-use super::lanes::{Combine, Summed, combine, sums_along};
+use super::lanes::{Combine, Replaced, Summed, combine, sums_along, sums_replacing};
 use super::pack::Pack;
 use super::rows_per_chunk;
 use super::softmax::largest;
@@ -115,8 +115,10 @@ pub fn cross_entropy(
     let work = |first, mut losses: MatMut<'_, TokenLoss>| {
         let rows = first..first + losses.rows();
         for (i, at) in rows.enumerate() {
+            let sums =
+                |label, weights: &_| (cpu.table.rows.loss_sums)(logits.row(at), label, weights);
             losses.row_mut(i)[0] =
-                targets.of(cpu, at, logits.row(at)).map_or_else(TokenLoss::default, |row| row.loss);
+                targets.of(at, sums).map_or_else(TokenLoss::default, |row| row.loss);
         }
     };
     let losses = MatMut::new(losses, rows, 1);
@@ -161,7 +163,8 @@ pub fn cross_entropy_backward(
     let work = |first, mut logits: MatMut<'_>, mut losses: MatMut<'_, TokenLoss>| {
         for i in 0..logits.rows() {
             let row = logits.row_mut(i);
-            losses.row_mut(i)[0] = match targets.of(cpu, first + i, row) {
+            let sums = |label, weights: &_| (cpu.table.rows.loss_exponentials)(row, label, weights);
+            losses.row_mut(i)[0] = match targets.of(first + i, sums) {
                 Some(found) => {
                     targets.write_gradient(cpu, &found, scale, row);
                     found.loss
@@ -194,7 +197,6 @@ struct Targets<'a> {
 /// What the forward passes find out about a row.
 struct Found {
     label: usize,
-    max: f32,
     /// Σ e^(z − max).
     sum: f32,
     /// Σ w·q.
@@ -222,30 +224,27 @@ impl<'a> Targets<'a> {
         Targets { labels, weights, total_weight, anywhere, label }
     }
 
-    /// The losses of row `i`, or `None` when it has no label.
-    fn of(&self, cpu: Cpu, i: usize, row: &[f32]) -> Option<Found> {
+    /// The losses of row `i`, along which `sums` are found for a label and weights; `None` when it has no label.
+    fn of(&self, i: usize, sums: impl FnOnce(usize, &[f32]) -> LossSums) -> Option<Found> {
         let label = self.labels[i]? as usize;
-        // How far below the largest the logits lie in all is of interest only where every class counts.
-        let weights = self.weights.unwrap_or_default();
-        let LossSums { max, sum, below, correct } =
-            (cpu.table.rows.loss_sums)(row, label, (self.anywhere != 0.0).then_some(weights));
+        let LossSums { max, own, sum, below, correct } =
+            sums(label, self.weights.unwrap_or_default());
         let weight = self.weights.map_or(1.0, |weights| f64::from(weights[label]));
         let log = libm::log(f64::from(sum));
-        let own = f64::from(max) - f64::from(row[label]);
+        let own = f64::from(max) - f64::from(own);
         let target = self.anywhere * self.total_weight + self.label * weight;
         let smoothed = match self.anywhere {
             0.0 => (log + own) * self.label * weight,
             _ => log * target + self.label * weight * own + self.anywhere * f64::from(below),
         };
         let loss = TokenLoss { smoothed, nll: log + own, correct };
-        Some(Found { label, max, sum, target, loss })
+        Some(Found { label, sum, target, loss })
     }
 
-    /// Replaces the logits of a row by `scale` times the gradient.
+    /// Replaces the exponentials of a row by `scale` times the gradient.
     fn write_gradient(&self, cpu: Cpu, found: &Found, scale: f32, row: &mut [f32]) {
         let wide = f64::from(scale);
         let step = LossGradient {
-            max: found.max,
             factor: (wide * found.target / f64::from(found.sum)) as f32,
             target: (wide * self.anywhere) as f32,
         };
@@ -255,67 +254,110 @@ impl<'a> Targets<'a> {
     }
 }
 
-/// Sums along a row of logits.
+/// What is found out along a row of logits.
 pub(crate) struct LossSums {
     /// The largest.
     max: f32,
+    /// The label's.
+    own: f32,
     /// Σ e^(z − max).
     sum: f32,
-    /// Σ w·(max − z), or 0 when it is not asked for.
+    /// Σ w·(max − z).
     below: f32,
     /// Whether the label is the first of the largest, and the sum a number.
     correct: bool,
 }
 
-/// The sums of a row; that of the distances when `weights` are given, of which none means 1.
+impl LossSums {
+    /// Those of a row whose sums are still to be found.
+    #[inline(always)]
+    fn before<S: Vector, const R: usize>(simd: S, row: &[f32], label: usize) -> LossSums {
+        let (max, own) = (largest::<S, R, false>(simd, row, 1.0), row[label]);
+        let correct = own == max && largest::<S, R, false>(simd, &row[..label], 1.0) < max;
+        LossSums { max, own, sum: 0.0, below: 0.0, correct }
+    }
+
+    #[inline(always)]
+    fn with(self, [sum, below]: [f32; 2]) -> LossSums {
+        LossSums { sum, below, correct: self.correct && !sum.is_nan(), ..self }
+    }
+}
+
+/// The sums of a row. No `weights` mean 1.
 #[inline(always)]
 pub(crate) fn sums_kernel<S: Vector, const R: usize>(
     simd: S,
     row: &[f32],
     label: usize,
-    weights: Option<&[f32]>,
+    weights: &[f32],
 ) -> LossSums {
-    let max = largest::<S, R, false>(simd, row, 1.0);
-    let (sum, below) = match weights {
-        None => {
-            let [sum] = sums_along::<S, R, 1, 1>(simd, [row], Distances(max));
-            (sum, 0.0)
-        }
-        Some([]) => {
-            let [sum, below] = sums_along::<S, R, 1, 2>(simd, [row], Distances(max));
-            (sum, below)
-        }
-        Some(weights) => {
-            let [sum, below] = sums_along::<S, R, 2, 2>(simd, [row, weights], Distances(max));
-            (sum, below)
-        }
-    };
-    let correct = row[label] == max
-        && !sum.is_nan()
-        && largest::<S, R, false>(simd, &row[..label], 1.0) < max;
-    LossSums { max, sum, below, correct }
+    let found = LossSums::before::<S, R>(simd, row, label);
+    let step = Distances(found.max);
+    found.with(match weights {
+        [] => sums_along::<S, R, 1, 2>(simd, [row], step),
+        weights => sums_along::<S, R, 2, 2>(simd, [row, weights], step),
+    })
 }
 
-/// e^(z − max), and w·(max − z).
+/// [`sums_kernel`], and e^(z − max) takes the place of each logit.
+#[inline(always)]
+pub(crate) fn exponentials_kernel<S: Vector, const R: usize>(
+    simd: S,
+    row: &mut [f32],
+    label: usize,
+    weights: &[f32],
+) -> LossSums {
+    let found = LossSums::before::<S, R>(simd, row, label);
+    let (len, step) = (row.len(), Distances(found.max));
+    found.with(match weights {
+        [] => sums_replacing::<S, R, 0, 1, 2>(simd, len, [], [row], step),
+        weights => sums_replacing::<S, R, 1, 1, 2>(simd, len, [weights], [row], step),
+    })
+}
+
+/// Sums of e^(z − max) and of w·(max − z).
 #[derive(Clone, Copy)]
 struct Distances(f32);
 
-impl<S: Vector> Summed<S, 1, 1> for Distances {
+impl Distances {
+    /// e^(z − max) and z − max.
     #[inline(always)]
-    fn add<const N: usize>(self, [z]: [Pack<S, N>; 1], [sum]: [Pack<S, N>; 1]) -> [Pack<S, N>; 1] {
-        [sum + exp_of_negative(z - z.all(self.0), 1.0)]
+    fn of<S: Vector, const N: usize>(self, z: Pack<S, N>) -> (Pack<S, N>, Pack<S, N>) {
+        let d = z - z.all(self.0);
+        (exp_of_negative(d, 1.0), d)
+    }
+}
+
+impl<S: Vector> Replaced<S, 0, 1, 2> for Distances {
+    #[inline(always)]
+    fn add<const N: usize>(
+        self,
+        _: [Pack<S, N>; 0],
+        [z]: [Pack<S, N>; 1],
+        [sum, below]: [Pack<S, N>; 2],
+    ) -> ([Pack<S, N>; 1], [Pack<S, N>; 2]) {
+        let (e, d) = self.of(z);
+        ([e], [sum + e, below - d])
+    }
+}
+
+impl<S: Vector> Replaced<S, 1, 1, 2> for Distances {
+    #[inline(always)]
+    fn add<const N: usize>(
+        self,
+        [weight]: [Pack<S, N>; 1],
+        [z]: [Pack<S, N>; 1],
+        [sum, below]: [Pack<S, N>; 2],
+    ) -> ([Pack<S, N>; 1], [Pack<S, N>; 2]) {
+        let (e, d) = self.of(z);
+        ([e], [sum + e, (-d).mul_add(weight, below)])
     }
 }
 
 impl<S: Vector> Summed<S, 1, 2> for Distances {
     #[inline(always)]
-    fn add<const N: usize>(
-        self,
-        [z]: [Pack<S, N>; 1],
-        [sum, below]: [Pack<S, N>; 2],
-    ) -> [Pack<S, N>; 2] {
-        let d = z - z.all(self.0);
-        [sum + exp_of_negative(d, 1.0), below - d]
+    fn add<const N: usize>(self, z: [Pack<S, N>; 1], sums: [Pack<S, N>; 2]) -> [Pack<S, N>; 2] {
+        Replaced::add(self, [], z, sums).1
     }
 }
 
@@ -324,32 +366,23 @@ impl<S: Vector> Summed<S, 2, 2> for Distances {
     fn add<const N: usize>(
         self,
         [z, weight]: [Pack<S, N>; 2],
-        [sum, below]: [Pack<S, N>; 2],
+        sums: [Pack<S, N>; 2],
     ) -> [Pack<S, N>; 2] {
-        let d = z - z.all(self.0);
-        [sum + exp_of_negative(d, 1.0), (-d).mul_add(weight, below)]
+        Replaced::add(self, [weight], [z], sums).1
     }
 }
 
-/// e^(z − max)·factor − w·target.
+/// e·factor − w·target, e standing for e^(z − max).
 #[derive(Clone, Copy)]
 pub(crate) struct LossGradient {
-    max: f32,
     factor: f32,
     target: f32,
 }
 
-impl LossGradient {
-    #[inline(always)]
-    fn expected<S: Vector, const N: usize>(self, z: Pack<S, N>) -> Pack<S, N> {
-        exp_of_negative(z - z.all(self.max), 1.0) * z.all(self.factor)
-    }
-}
-
 impl<S: Vector> Combine<S, 0, 1> for LossGradient {
     #[inline(always)]
-    fn of<const N: usize>(self, _: [Pack<S, N>; 0], [z]: [Pack<S, N>; 1]) -> [Pack<S, N>; 1] {
-        [self.expected(z) - z.all(self.target)]
+    fn of<const N: usize>(self, _: [Pack<S, N>; 0], [e]: [Pack<S, N>; 1]) -> [Pack<S, N>; 1] {
+        [e * e.all(self.factor) - e.all(self.target)]
     }
 }
 
@@ -358,13 +391,13 @@ impl<S: Vector> Combine<S, 1, 1> for LossGradient {
     fn of<const N: usize>(
         self,
         [weight]: [Pack<S, N>; 1],
-        [z]: [Pack<S, N>; 1],
+        [e]: [Pack<S, N>; 1],
     ) -> [Pack<S, N>; 1] {
-        [weight.mul_add(z.all(-self.target), self.expected(z))]
+        [weight.mul_add(e.all(-self.target), e * e.all(self.factor))]
     }
 }
 
-/// The gradient of a row without what the label has beyond other classes.
+/// The gradient of a row of exponentials without what the label has beyond other classes.
 #[inline(always)]
 pub(crate) fn gradient_kernel<S: Vector>(
     simd: S,
