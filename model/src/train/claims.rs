@@ -76,7 +76,7 @@ pub(crate) fn probe(bytes: usize) -> Result<()> {
 }
 
 fn refused(bytes: usize) -> Error {
-    Error::OutOfMemory(format!("{bytes} bytes of training"))
+    Error::out_of_memory(format_args!("{bytes} bytes of training"))
 }
 
 #[cfg(test)]

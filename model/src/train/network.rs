@@ -276,7 +276,7 @@ impl Network {
         counted.counts(need.bytes());
         probe(counted.bytes())?;
         let buffers = Buffers::new(model, config, &limits, &mut Claims::taking())?;
-        let refused = || Error::OutOfMemory(format!("{} bytes of scratch", need.bytes()));
+        let refused = || Error::out_of_memory(format_args!("{} bytes of scratch", need.bytes()));
         let scratch = Scratch::try_new(need).ok_or_else(refused)?;
         let team = match &options.pool {
             Some(pool) => Team::with_pool(Arc::clone(pool), limits.threads),
