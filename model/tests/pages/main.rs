@@ -7,6 +7,7 @@ mod cargo;
 mod command;
 mod names;
 mod options;
+mod python;
 mod reader;
 mod run;
 

@@ -3,7 +3,7 @@
 //! What a reader downloads or has lying about is replaced by something small; numbers of steps are made small too.
 
 use crate::command::headrow;
-use crate::{Page, cargo, options, pages, reader};
+use crate::{Page, cargo, options, pages, python, reader};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -155,6 +155,10 @@ fn run_page(page: &Page) -> usize {
             },
             "hf" => {
                 desk.download(rest);
+                continue;
+            }
+            "python3" => {
+                python::check(rest);
                 continue;
             }
             _ => panic!("no rule for {command:?}"),
