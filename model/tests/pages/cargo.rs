@@ -28,6 +28,8 @@ pub(crate) fn check(words: &[String]) {
         let mut value = || words.next().unwrap_or_else(|| panic!("{word} of what?"));
         match word {
             "--" => return,
+            // The words of the program begin.
+            _ if command == "run" && !word.starts_with('-') => return,
             "--release"
             | "--workspace"
             | "--no-default-features"
