@@ -21,6 +21,10 @@ fn targets(option: &str) -> Option<&'static str> {
 pub(crate) fn check(words: &[String]) {
     let mut words = words.iter().map(String::as_str);
     let command = words.next().expect("a command of Cargo");
+    // A program of its own, which checks the lock file.
+    if command == "audit" && words.len() == 0 {
+        return;
+    }
     assert!(["run", "test", "bench", "doc", "build"].contains(&command), "no rule for {command}");
     // Without a package: the members that are there by default.
     let mut folders: Vec<PathBuf> = vec![top().join("model"), top().join("kernels")];
