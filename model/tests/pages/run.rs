@@ -27,7 +27,7 @@ const REPLACED: [(&str, &str); 5] = [
     ("--measure", "--measure --longest 64"),
     ("20000", "4 --save-every 2"),
     ("40000", "6"),
-    ("6500", "2"),
+    ("9000", "2"),
     ("run/checkpoints/step-12000", "run/checkpoints/step-2"),
 ];
 
