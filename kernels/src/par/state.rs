@@ -149,13 +149,16 @@ impl State {
         let work = job.work;
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| work(chunk, worker))) {
             let mut first = self.panic.lock().unwrap_or_else(PoisonError::into_inner);
-            match *first {
-                None => *first = Some(panic),
-                // Dropping a payload may panic in turn, and then this chunk would never be counted.
-                Some(_) => std::mem::forget(panic),
-            }
+            let later = match &mut *first {
+                Some(_) => Some(panic),
+                none => none.replace(panic),
+            };
             drop(first);
             self.panicked.store(true, Ordering::Release);
+            // Dropping a payload may panic in turn, and then this chunk would never be counted.
+            if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(later))) {
+                std::mem::forget(another);
+            }
         }
         self.finished.fetch_add(1, Ordering::Release);
         true

@@ -119,6 +119,36 @@ fn a_panic_of_a_helper_reaches_the_caller_and_the_team_stays_usable() {
     panic!("{caught} panics of helpers");
 }
 
+/// A payload whose drop panics.
+struct Payload;
+
+impl Drop for Payload {
+    fn drop(&mut self) {
+        resume_unwind(Box::new(()));
+    }
+}
+
+#[test]
+fn panics_behind_the_first_are_dropped_and_leave_the_team_usable() {
+    let mut team = Team::new(3);
+    let alive = Arc::new(());
+    for _ in 0..20 {
+        let payload = || Box::new(Arc::clone(&alive));
+        let first = catch_unwind(AssertUnwindSafe(|| {
+            team.open(|par| par.run(50, &|_, _| resume_unwind(payload())));
+        }));
+        assert_eq!(Arc::strong_count(&alive), 2);
+        assert!(first.is_err());
+        drop(first);
+        assert_eq!(Arc::strong_count(&alive), 1);
+        let first = catch_unwind(AssertUnwindSafe(|| {
+            team.open(|par| par.run(50, &|_, _| resume_unwind(Box::new(Payload))));
+        }));
+        std::mem::forget(first.expect_err("a panic"));
+        team.open(|par| assert!(counts(par, 50).iter().all(|&n| n == 1)));
+    }
+}
+
 #[test]
 fn a_flag_that_is_set_beforehand_skips_every_chunk() {
     let cancel = Cancel::new();
