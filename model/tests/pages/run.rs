@@ -54,6 +54,7 @@ impl Desk {
     fn run(&self, words: &[String]) {
         let mut words: Vec<&str> = words.iter().flat_map(|word| replaced(word)).collect();
         let (input, output) = (redirection(&mut words, "<"), redirection(&mut words, ">"));
+        assert!(!is_long(&words), "{words:?} takes long: its number of steps is to be replaced");
         self.prepare(&words);
         let open = |file: Option<&str>| file.map(|file| File::open(self.0.join(file)).unwrap());
         let mut command = headrow(&words);
@@ -111,6 +112,12 @@ impl Desk {
 fn replaced(word: &str) -> Vec<&str> {
     let known = REPLACED.iter().find(|(from, _)| *from == word);
     known.map_or(vec![word], |(_, to)| to.split(' ').collect())
+}
+
+/// Whether a training of more than a few steps is among the words.
+fn is_long(words: &[&str]) -> bool {
+    let steps = words.windows(2).filter(|pair| pair[0] == "--steps");
+    steps.map(|pair| pair[1].parse::<u64>()).any(|steps| steps.is_ok_and(|steps| steps > 10))
 }
 
 /// Takes `sign FILE` out of the words.
