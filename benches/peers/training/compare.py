@@ -139,7 +139,7 @@ def quality(a, work, tokenizer):
             pairs = (line.rstrip("\n").split("\t") for line in open(file, encoding="utf-8"))
             sources += [pair[0] for pair in pairs if len(pair) == 2 and all(pair)]
         answers = subprocess.run(
-            [a.headrow, "translate", "--model", str(model), "--beam", "1", "--max-new-tokens", str(2 * MAX_LENGTH)],
+            [a.headrow, "translate", "--model", str(model), "--beams", "1", "--max-new-tokens", str(2 * MAX_LENGTH)],
             input="\n".join(sources[: a.lines]) + "\n",
             check=True,
             capture_output=True,
