@@ -165,8 +165,8 @@ impl TextModel {
     }
 
     /// Sizes of a session that has room for so many requests at a time with these options: their beams, and caches for
-    /// all that each may generate. Prompts may have what the options leave of the model's length, at most 4096 tokens or as
-    /// many as a larger [`GenerationOptions::max_length`] says.
+    /// all that each may generate. Prompts may have what the options leave of the model's length, at most 4096 tokens or, of a
+    /// decoder alone, as many as a larger [`GenerationOptions::max_length`] says, be it the folder's own.
     pub fn session_options(&self, requests: usize, options: &GenerationOptions) -> SessionOptions {
         let beams = match &options.strategy {
             Strategy::Beam(beam) => beam.size,
@@ -176,8 +176,11 @@ impl TextModel {
         let mut session = SessionOptions::default().with_max_sequences(rows);
         let config = self.model.config();
         if let Some(decoder) = &config.decoder {
-            let most = options.max_length.unwrap_or(0).max(4096);
-            let longest = decoder.usual_length().min(most);
+            let mut longest = decoder.usual_length().min(4096);
+            if config.encoder.is_none() {
+                let declared = options.max_length.unwrap_or(0).min(decoder.max_length());
+                longest = longest.max(declared);
+            }
             let new = options.max_new_tokens.or(options.max_length).unwrap_or(longest);
             // Beside an encoder the prompt of the decoder is a few tokens.
             let (length, prompts) = match config.encoder {

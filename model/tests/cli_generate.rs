@@ -228,6 +228,47 @@ fn longer_texts_are_read_when_they_are_asked_for() {
         let line = refusal(&[&args[..], given].concat(), b"");
         assert_eq!(line, "--max-length 5001: the model reads at most 5000 tokens");
     }
+    let line = refusal(&["score", "--model", path(&folder), "--max-length", "5", "xxxxxx"], b"");
+    assert_eq!(line, "text 1: 6 tokens, the limit is 5");
+}
+
+#[test]
+fn a_folder_that_generates_long_texts_makes_no_session_larger() {
+    let folder = Folder::new("cli-folder-length");
+    Tiny::new("llama").set("max_position_embeddings", json!(1 << 24)).write(&folder.0);
+    std::fs::write(folder.0.join("tokenizer.json"), bytes_tokenizer().to_string()).unwrap();
+    let says = json!({"max_length": 1 << 24}).to_string();
+    std::fs::write(folder.0.join("generation_config.json"), says).unwrap();
+    let generate = ["generate", "--model", path(&folder), "--max-new-tokens", "3"];
+    let line = refusal(&[&generate[..], &[&"x".repeat(4500)]].concat(), b"");
+    assert_eq!(line, "text 1: 4500 tokens, the limit is 4096");
+}
+
+#[test]
+fn both_sides_of_a_translation_have_the_length_that_is_asked_for() {
+    let folder = translator("cli-longer-sides");
+    let score = ["score", "--model", path(&folder), "--max-length"];
+    let line = refusal(&[&score[..], &["5", "xxxxxxxxx\tx"]].concat(), b"");
+    assert!(line.contains("the limit is 5"), "{line}");
+    let line = refusal(&[&score[..], &["5", "x\txxxxxxxxx"]].concat(), b"");
+    assert!(line.contains("tokens, the limit is "), "{line}");
+    let scored =
+        records(&[&score[..], &["20", "--format", "json", "xxxxxxxx\txxxxxxxx"]].concat(), b"");
+    assert!(scored[0]["counted"].as_u64().unwrap() >= 8);
+    text(&["attention", "--model", path(&folder), "--max-length", "20", "xxxxxxxx"], b"");
+}
+
+#[test]
+fn an_encoder_draws_texts_of_the_length_that_is_asked_for() {
+    let folder = Folder::new("cli-longer-encoder");
+    Tiny::new("bert").write(&folder.0);
+    std::fs::write(folder.0.join("tokenizer.json"), bytes_tokenizer().to_string()).unwrap();
+    let attention = ["attention", "--model", path(&folder), "--max-length"];
+    text(&[&attention[..], &["34", "xxxxxxxx"]].concat(), b"");
+    let line = refusal(&[&attention[..], &["5", "xxxxxxxx"]].concat(), b"");
+    assert!(line.contains("the limit is 5"), "{line}");
+    let line = refusal(&[&attention[..], &["35", "xxxxxxxx"]].concat(), b"");
+    assert_eq!(line, "--max-length 35: the model reads at most 34 tokens");
 }
 
 #[test]

@@ -207,7 +207,8 @@ fn a_deadline_ends_the_phase_when_its_time_comes() {
             });
         });
         assert!(Instant::now() >= deadline && cancel.is_cancelled());
-        assert!((1..=20 * threads).contains(&ran.into_inner()));
+        // On a busy machine the time may be over before anything ran.
+        assert!(ran.into_inner() <= 20 * threads);
     }
 }
 

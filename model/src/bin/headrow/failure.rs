@@ -91,7 +91,9 @@ pub(crate) fn culprit(error: &Error) -> Option<usize> {
 pub(crate) fn explain(name: &str, error: Error) -> String {
     match error {
         Error::TextTooLong { tokens, maximum, .. }
-        | Error::SequenceTooLong { tokens, maximum, .. } => {
+        | Error::SequenceTooLong { tokens, maximum, .. }
+        // A text alone is a batch.
+        | Error::BatchTooLarge { what: "tokens", actual: tokens, maximum } => {
             format!("{name}: {tokens} tokens, the limit is {maximum}")
         }
         Error::TextTooLarge { bytes, maximum } => {

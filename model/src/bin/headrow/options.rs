@@ -5,8 +5,8 @@ use crate::failure::Failure;
 use clap::ValueEnum;
 use headrow::generate::GenerationOptions;
 use headrow::{
-    Isa, LoadOptions, Normalization, Pooling, SentenceOptions, Session, SessionOptions, TextModel,
-    TooLong,
+    Config, Input, Isa, LoadOptions, Normalization, Pooling, SentenceOptions, Session,
+    SessionOptions, StackConfig, TextModel, TooLong,
 };
 use std::path::PathBuf;
 
@@ -98,15 +98,6 @@ impl ComputeArgs {
         }
     }
 
-    /// A session for requests of these options, one at a time.
-    pub(crate) fn session(
-        &self,
-        model: &TextModel,
-        options: &GenerationOptions,
-    ) -> Result<Session, Failure> {
-        self.sized_session(model, model.session_options(1, options), options)
-    }
-
     /// A session of these sizes, or with room for more tokens where the beams of a request need it: they advance together, a
     /// token each.
     pub(crate) fn sized_session(
@@ -128,7 +119,8 @@ impl ComputeArgs {
 /// How long texts may be.
 #[derive(clap::Args)]
 pub(crate) struct LengthArgs {
-    /// Most tokens of a text, what follows a prompt included. Without it: as many as the model reads, at most 4096.
+    /// Most tokens of a text, what follows a prompt included; of translations, of either side. Without it: as many as the model
+    /// reads, of a decoder at most 4096, of an encoder without a limit 512.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_length: Option<u32>,
 }
@@ -147,12 +139,39 @@ impl LengthArgs {
         model: &TextModel,
         options: &GenerationOptions,
     ) -> Result<Session, Failure> {
-        let session = compute.session(model, options)?;
-        match (self.max_length, session.max_length()) {
-            (Some(n), most) if n as usize > most => Err(Failure::Message(format!(
+        let sizes = self.sizes(model, options)?;
+        compute.sized_session(model, sizes, options)
+    }
+
+    fn sizes(
+        &self,
+        model: &TextModel,
+        options: &GenerationOptions,
+    ) -> Result<SessionOptions, Failure> {
+        let Config { encoder, decoder, .. } = model.model().config();
+        let mut sized_by = options.clone();
+        let Some(n) = self.max_length else {
+            // What a folder allows to generate makes no session larger than usual.
+            if encoder.is_none() {
+                sized_by.max_length = None;
+            }
+            return Ok(model.session_options(1, &sized_by));
+        };
+        let n = n as usize;
+        sized_by.max_length = Some(n);
+        let sizes = model.session_options(1, &sized_by);
+        // An encoder of images or sounds reads no text.
+        let reads = |stack: &&StackConfig| matches!(stack.input, Input::Tokens(_));
+        let readers = encoder.iter().chain(decoder).filter(reads);
+        match readers.map(StackConfig::max_length).min() {
+            Some(most) if n > most => Err(Failure::Message(format!(
                 "--max-length {n}: the model reads at most {most} tokens"
             ))),
-            _ => Ok(session),
+            _ if encoder.as_ref().is_some_and(|stack| reads(&stack)) => {
+                Ok(sizes.with_max_tokens(n))
+            }
+            _ if encoder.is_some() => Ok(sizes),
+            _ => Ok(sizes.with_max_length(n)),
         }
     }
 }
