@@ -8,7 +8,7 @@ use headrow_kernels::{Activation, Cpu, activate, gate};
 const ULP: f64 = 1.0 / (1u64 << 23) as f64;
 
 pub(crate) fn check(u: &mut Unstructured<'_>) -> Result<()> {
-    let (cpu, how) = (cpu(u)?, *u.choose(&Activation::ALL)?);
+    let (cpu, how) = (cpu(u)?, *u.choose(Activation::ALL)?);
     let (rows, cols) = (size(u, 7)?, size(u, 70)?);
     let mut x = Matrix::draw(u, rows, cols)?;
     for i in 0..rows {

@@ -28,7 +28,7 @@ pub(crate) fn check(u: &mut Unstructured<'_>) -> Result<()> {
     let residual = Matrix::draw_plain(u, m, n)?;
     let bias: Vec<f32> = (0..n).map(|_| plain(u)).collect::<Result<_>>()?;
     let write = *u.choose(&[Write::Replace, Write::Accumulate])?;
-    let activation = *u.choose(&Activation::ALL)?;
+    let activation = *u.choose(Activation::ALL)?;
     let (with_bias, with_residual, scaled) = (u.arbitrary()?, u.arbitrary()?, u.arbitrary()?);
     let epilogue = Epilogue {
         alpha: bool::then_some(scaled, 0.5),

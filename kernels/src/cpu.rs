@@ -29,7 +29,7 @@ pub enum Isa {
 
 impl Isa {
     /// Every instruction set, from the lowest up, whether or not this machine has it.
-    pub const ALL: [Isa; 4] = [Isa::Scalar, Isa::Neon, Isa::Avx2, Isa::Avx512];
+    pub const ALL: &'static [Isa] = &[Isa::Scalar, Isa::Neon, Isa::Avx2, Isa::Avx512];
 
     /// The name as written on a command line: `scalar`, `neon`, `avx2`, `avx512`.
     pub const fn name(self) -> &'static str {
@@ -69,7 +69,7 @@ impl FromStr for Isa {
     type Err = UnknownIsa;
 
     fn from_str(name: &str) -> Result<Isa, UnknownIsa> {
-        let known = Isa::ALL.into_iter().find(|isa| isa.name() == name);
+        let known = Isa::ALL.iter().copied().find(|isa| isa.name() == name);
         known.ok_or_else(|| UnknownIsa(name.to_owned()))
     }
 }
@@ -114,7 +114,7 @@ impl Cpu {
 
     /// One handle per instruction set that runs here, from the lowest up: what tests walk through.
     pub fn all() -> impl Iterator<Item = Cpu> {
-        Isa::ALL.into_iter().filter_map(Cpu::with_isa)
+        Isa::ALL.iter().copied().filter_map(Cpu::with_isa)
     }
 
     /// The instruction set of this handle.
@@ -139,7 +139,7 @@ impl fmt::Display for Cpu {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Caches { l1d, l2, l3 } = self.caches;
         write!(f, "{}: {} (of", brand(), self.isa())?;
-        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+        for isa in Isa::ALL.iter().copied().filter(|isa| isa.is_available()) {
             write!(f, " {isa}")?;
         }
         write!(f, "), L1d {} KiB, L2 {} KiB, L3 {} MiB", l1d >> 10, l2 >> 10, l3 >> 20)
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn names_are_read_back() {
-        for isa in Isa::ALL {
+        for &isa in Isa::ALL {
             assert_eq!(isa.name().parse(), Ok(isa));
         }
         assert!("avx3".parse::<Isa>().is_err());

@@ -238,5 +238,5 @@ pub(crate) fn for_isa(isa: Isa) -> Option<&'static Table> {
 
 /// The table of the best instruction set here.
 pub(crate) fn best() -> &'static Table {
-    Isa::ALL.into_iter().rev().find_map(for_isa).unwrap_or(&SCALAR)
+    Isa::ALL.iter().copied().rev().find_map(for_isa).unwrap_or(&SCALAR)
 }

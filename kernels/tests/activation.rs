@@ -36,7 +36,7 @@ fn exponent(activation: Activation, x: f64) -> f64 {
 fn errors_stay_within_the_stated_bounds() {
     let unit = 2f64.powi(-23);
     let x = sample(9973);
-    for activation in Activation::ALL {
+    for &activation in Activation::ALL {
         let mut worst = (0.0, 0.0);
         for (&x, &y) in x.iter().zip(&apply(Cpu::detect(), activation, &x)) {
             let exact = reference::activation(activation, f64::from(x));
@@ -84,7 +84,7 @@ fn limits_signs_and_nan_are_kept() {
 #[test]
 fn a_nan_at_any_position_with_any_payload_stays_and_spreads_nowhere() {
     for cpu in Cpu::all() {
-        for activation in Activation::ALL {
+        for &activation in Activation::ALL {
             for n in [1, 8, 33, 67] {
                 for at in 0..n {
                     let mut x = vec![0.25; n];
@@ -103,7 +103,7 @@ fn a_nan_at_any_position_with_any_payload_stays_and_spreads_nowhere() {
 fn every_instruction_set_stride_alignment_and_thread_count_gives_the_same_bits() {
     let mut rng = Random::new(1);
     let x = sample(65_521);
-    for activation in Activation::ALL {
+    for &activation in Activation::ALL {
         let scalar = Cpu::with_isa(Isa::Scalar).unwrap();
         let expected = hash(&apply(scalar, activation, &x));
         for cpu in Cpu::all() {
@@ -135,7 +135,7 @@ fn gated_in_two_steps(cpu: Cpu, activation: Activation, x: &[f32], up: &[f32]) -
 #[test]
 fn a_gate_has_the_bits_of_its_two_steps_at_every_width_and_touches_nothing_else() {
     let mut rng = Random::new(2);
-    for activation in Activation::ALL {
+    for &activation in Activation::ALL {
         for cpu in Cpu::all() {
             for n in (0..140).step_by(every(9)) {
                 // Gate and up side by side, as one product leaves them.
@@ -162,7 +162,7 @@ fn a_gate_is_close_to_its_definition() {
     let x = sample(99_991);
     let up: Vec<f32> = (0..x.len()).map(|i| (i % 97) as f32 * 0.3 - 11.0).collect();
     let (x, up) = (Mat::from_row(&x), Mat::from_row(&up));
-    for activation in Activation::ALL {
+    for &activation in Activation::ALL {
         let mut out = vec![f32::NAN; x.cols()];
         let exact = reference::gate(activation, x, up);
         gate(Cpu::detect(), Par::SERIAL, activation, x, up, MatMut::new(&mut out, 1, x.cols()));
@@ -184,7 +184,7 @@ fn a_gate_is_the_same_with_any_number_of_threads_and_keeps_a_nan_in_its_place() 
     both.set(7, 11, f32::NAN);
     both.set(8, n + 12, f32::NAN);
     let (x, up) = (both.view().columns(0..n), both.view().columns(n..2 * n));
-    for activation in Activation::ALL {
+    for &activation in Activation::ALL {
         let run = |cpu, threads| {
             let mut out = vec![0.0; rows * n];
             let y = MatMut::new(&mut out, rows, n);
@@ -222,7 +222,7 @@ fn backward(cpu: Cpu, par: Par<'_>, activation: Activation, x: &[f32], d: &[f32]
 
 #[test]
 fn the_slopes_definition_agrees_with_finite_differences() {
-    for activation in Activation::ALL {
+    for &activation in Activation::ALL {
         for i in -120..120 {
             let (x, h) = (f64::from(i) / 12.0 + 0.01, 1e-5);
             let moved = |by| reference::activation(activation, x + by);
@@ -238,7 +238,7 @@ fn slopes_stay_within_the_stated_bounds() {
     let unit = 2f64.powi(-23);
     let x = sample(9973);
     let ones = vec![1.0; x.len()];
-    for activation in Activation::ALL {
+    for &activation in Activation::ALL {
         let mut worst = (0.0, 0.0);
         let slopes = backward(Cpu::detect(), Par::SERIAL, activation, &x, &ones);
         for (&x, &y) in x.iter().zip(&slopes) {
@@ -299,7 +299,7 @@ fn gate_gradients(cpu: Cpu, par: Par<'_>, how: Activation, read: [Mat<'_>; 3]) -
 #[test]
 fn a_gates_gradients_are_those_of_its_two_steps_at_every_width() {
     let mut rng = Random::new(4);
-    for activation in Activation::ALL {
+    for &activation in Activation::ALL {
         for cpu in Cpu::all() {
             for n in (0..140).step_by(every(9)) {
                 let [x, up, dy] =
@@ -328,7 +328,7 @@ fn a_gates_gradients_are_those_of_its_two_steps_at_every_width() {
 fn gradients_have_the_same_bits_on_every_instruction_set_and_thread_count() {
     let mut rng = Random::new(5);
     let (x, ones) = (sample(65_521), vec![1.0; sample(65_521).len()]);
-    for activation in Activation::ALL {
+    for &activation in Activation::ALL {
         let scalar = Cpu::with_isa(Isa::Scalar).unwrap();
         let expected = hash(&backward(scalar, Par::SERIAL, activation, &x, &ones));
         for cpu in Cpu::all() {

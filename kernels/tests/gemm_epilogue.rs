@@ -33,7 +33,7 @@ fn the_epilogue_equals_the_separate_operations() {
         let residual = Guarded::random(m, n, n + 7, 3, &mut rng);
         for cpu in Cpu::all() {
             for which in (0..8).step_by(every(3)) {
-                for activation in Activation::ALL {
+                for &activation in Activation::ALL {
                     let epilogue = Epilogue {
                         alpha: (which & 1 != 0).then_some(0.37),
                         bias: (which & 2 != 0).then_some(&bias),

@@ -70,7 +70,14 @@ impl TextModel {
         let (source, target) = folder::tokenizers(folder)?;
         let model = Arc::new(Model::from_dir_with(folder, options)?);
         let options = folder::options(folder, model.config())?;
-        Ok(TextModel { model, source, target, options, source_language: None })
+        Ok(TextModel {
+            model,
+            source,
+            target,
+            options,
+            source_language: None,
+            max_text_bytes: None,
+        })
     }
 
     /// Loads the files of such a folder from memory: pairs of a name and the contents, as
@@ -98,13 +105,25 @@ impl TextModel {
     pub fn new(model: Arc<Model>, tokenizer: Tokenizer) -> TextModel {
         let stop_ids = model.config().special.end.clone();
         let options = GenerationOptions::default().with_stop_ids(stop_ids);
-        TextModel { model, source: tokenizer, target: None, options, source_language: None }
+        TextModel {
+            model,
+            source: tokenizer,
+            target: None,
+            options,
+            source_language: None,
+            max_text_bytes: None,
+        }
     }
 
-    /// The same with another tokenizer for what the decoder of an encoder–decoder reads and writes.
+    /// The same with another tokenizer for what the decoder of an encoder–decoder reads and writes. A limit that
+    /// [`TextModel::with_max_text_bytes`] set holds for it too.
     #[must_use]
     pub fn with_target_tokenizer(self, tokenizer: Tokenizer) -> TextModel {
-        TextModel { target: Some(tokenizer), ..self }
+        let target = match self.max_text_bytes {
+            Some(bytes) => tokenizer.with_max_text_bytes(bytes),
+            None => tokenizer,
+        };
+        TextModel { target: Some(target), ..self }
     }
 
     /// The same with tokenizers that refuse texts of more than `bytes` bytes; without this it is
@@ -113,7 +132,7 @@ impl TextModel {
     pub fn with_max_text_bytes(self, bytes: usize) -> TextModel {
         let source = self.source.with_max_text_bytes(bytes);
         let target = self.target.map(|tokenizer| tokenizer.with_max_text_bytes(bytes));
-        TextModel { source, target, ..self }
+        TextModel { source, target, max_text_bytes: Some(bytes), ..self }
     }
 
     /// The same for translation between these languages, by the names that the vocabulary has for them, as `eng_Latn`, `de_DE`

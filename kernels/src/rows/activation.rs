@@ -33,9 +33,9 @@ pub enum Activation {
 
 impl Activation {
     /// Every one of them.
-    pub const ALL: [Activation; 6] = {
+    pub const ALL: &'static [Activation] = {
         use Activation::{GeluErf, GeluQuick, GeluTanh, Identity, Relu, Silu};
-        [Identity, Relu, GeluErf, GeluTanh, GeluQuick, Silu]
+        &[Identity, Relu, GeluErf, GeluTanh, GeluQuick, Silu]
     };
 }
 

@@ -70,7 +70,7 @@ pub(crate) fn embeddings_backward(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
 }
 
 pub(crate) fn slopes(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
-    for activation in Activation::ALL {
+    for &activation in Activation::ALL {
         let x = numbers();
         let cols = x.len() / 4 - 2;
         let [up, dy] = [&x[5..], &x[3..]].map(|x| Mat::new(x, 4, cols));

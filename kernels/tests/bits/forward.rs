@@ -58,7 +58,7 @@ pub(crate) fn epilogues(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
     let b = Strided::random(k, n, &mut rng);
     let packed = PackedB::new(cpu, b.view());
     let bias = rng.vec(n);
-    for activation in Activation::ALL {
+    for &activation in Activation::ALL {
         for m in [1, 4, 19] {
             let a = Strided::random(m, k, &mut rng);
             let residual = Strided::random(m, n, &mut rng);
@@ -86,7 +86,7 @@ pub(crate) fn elementary(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
 }
 
 pub(crate) fn activations(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
-    for activation in Activation::ALL {
+    for &activation in Activation::ALL {
         let mut x = numbers();
         let cols = x.len() / 4;
         activate(cpu, par, activation, MatMut::new(&mut x, 4, cols));
@@ -217,7 +217,7 @@ pub(crate) fn embeddings(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
 }
 
 pub(crate) fn gates(cpu: Cpu, par: Par<'_>, out: &mut Vec<f32>) {
-    for activation in Activation::ALL {
+    for &activation in Activation::ALL {
         let (x, mut y) = (numbers(), numbers());
         let cols = x.len() / 4;
         let (gates, ups) = (Mat::new(&x, 4, cols - 2), Mat::new(&x[5..], 4, cols - 2));

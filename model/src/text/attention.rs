@@ -68,7 +68,6 @@ impl TextModel {
     /// Attention maps of some layers and heads; none named: of all. Beside an encoder the second text of a pair is what the
     /// decoder reads; a single text is translated first.
     ///
-    ///
     /// ```
     /// # #[cfg(feature = "embedded-model")]
     /// # {
@@ -85,6 +84,7 @@ impl TextModel {
     /// # }
     /// # Ok::<(), headrow::Error>(())
     /// ```
+    ///
     /// # Errors
     /// As [`Session::encode`] and [`Session::extend`], [`Error::NoStack`] for a kind that the model lacks,
     /// [`Error::OutOfStack`] for a layer or head beyond those there are, [`Error::OutOfMemory`] when the maps, a weight for

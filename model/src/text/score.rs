@@ -74,7 +74,6 @@ fn likeliest(log_probabilities: &[f32]) -> u32 {
 impl TextModel {
     /// How likely the model holds a text. Beside an encoder it is a pair, and the second text is scored given the first.
     ///
-    ///
     /// ```
     /// # #[cfg(feature = "embedded-model")]
     /// # {
@@ -89,6 +88,7 @@ impl TextModel {
     /// # }
     /// # Ok::<(), headrow::Error>(())
     /// ```
+    ///
     /// # Errors
     /// [`Error::Tokenizer`], [`Error::EmptySequence`], [`Error::SequenceTooLong`] and as [`Session::extend`];
     /// [`Error::NoSource`] for a single text beside an encoder; [`Error::InvalidLogit`] when the model gives NaN.

@@ -161,7 +161,7 @@ impl Report<'_> {
     fn json(&self) -> Value {
         let caches = self.cpu.caches();
         let available: Vec<&str> =
-            Isa::ALL.into_iter().filter(|isa| isa.is_available()).map(Isa::name).collect();
+            Isa::ALL.iter().copied().filter(|isa| isa.is_available()).map(Isa::name).collect();
         let mut report = json!({
             "version": env!("CARGO_PKG_VERSION"),
             "model": self.subject.model().map(|model| self.model_json(model)),
