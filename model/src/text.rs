@@ -50,6 +50,8 @@ pub struct TextModel {
     options: GenerationOptions,
     /// The token that takes the place of the source's language.
     source_language: Option<u32>,
+    /// What was set for all texts, if anything.
+    max_text_bytes: Option<usize>,
 }
 
 impl TextModel {

@@ -139,7 +139,8 @@ impl Tokenizer {
     /// # Errors
     /// [`Error::TextTooLarge`]; when `limit` has no room for the special tokens, or the tokenizer refuses the text.
     pub fn encode<'a>(&self, text: impl Into<Text<'a>>, limit: Option<usize>) -> Result<Encoding> {
-        Ok(self.assemble(text.into(), limit, |text| self.plain(text))?.0)
+        let plain = |text: &str| self.check_bytes(text).and_then(|()| self.plain(text));
+        Ok(self.assemble(text.into(), limit, plain)?.0)
     }
 
     /// [`Tokenizer::encode`] that also says where in the text each token lies.
@@ -165,12 +166,24 @@ impl Tokenizer {
     /// # Errors
     /// [`Error::TextTooLarge`]; when the tokenizer refuses the text.
     pub fn encode_plain(&self, text: &str) -> Result<Vec<u32>> {
+        self.check_bytes(text)?;
         Ok(self.plain(text)?.get_ids().to_vec())
     }
 
-    /// A text in the tokenizer's own form, without offsets.
+    /// [`Tokenizer::encode_plain`] of a line that is bounded already, by who reads it.
+    #[cfg(feature = "train")]
+    pub(crate) fn line(&self, line: &str) -> Result<Vec<u32>> {
+        Ok(self.plain(line)?.get_ids().to_vec())
+    }
+
+    /// The same with special tokens.
+    #[cfg(feature = "train")]
+    pub(crate) fn line_with_special(&self, line: &str) -> Result<Vec<u32>> {
+        Ok(self.assemble(Text::Single(line), None, |line| self.plain(line))?.0.ids)
+    }
+
+    /// A text of any size in the tokenizer's own form, without offsets.
     fn plain(&self, text: &str) -> Result<tokenizers::Encoding> {
-        self.check_bytes(text)?;
         guarded(&self.place, || self.inner.encode_fast::<&str>(text, false))
     }
 

@@ -251,10 +251,14 @@ fn waits() -> usize {
 #[test]
 fn sessions_on_one_model_do_not_wait_for_each_other() {
     const PASSES: usize = 200;
+    const ROUNDS: usize = 5;
     let [seeded, _] = models();
     let model = seeded.model();
     let text = texts(&model).swap_remove(0);
     for threads in [1, 2, 8] {
+        // A page that the system takes and gives back is a wait too, as is another test that changes the memory of the process at the
+        // same moment. Those come and go; a lock would be waited for in every round.
+        let few = 2 * threads;
         let start = Barrier::new(threads);
         let work = || {
             let mut session = Session::new(&model, &sizes()).unwrap();
@@ -265,13 +269,18 @@ fn sessions_on_one_model_do_not_wait_for_each_other() {
             (0..PASSES).for_each(|_| assert!(reads(&mut session, &text)));
             waits() - before
         };
-        let waited: usize = std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-            workers.into_iter().map(|worker| worker.join().unwrap()).sum()
-        });
-        println!("{threads} sessions: {waited} waits in {} texts", threads * PASSES);
-        // A page that the system takes and gives back is a wait too.
-        assert!(waited <= 2 * threads, "{threads} sessions: {waited} waits");
+        let round = || -> usize {
+            std::thread::scope(|scope| {
+                let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+                workers.into_iter().map(|worker| worker.join().unwrap()).sum()
+            })
+        };
+        let mut rounds = Vec::new();
+        while rounds.len() < ROUNDS && rounds.iter().all(|&waited| waited > few) {
+            rounds.push(round());
+        }
+        println!("{threads} sessions: {rounds:?} waits in {} texts a round", threads * PASSES);
+        assert!(rounds.iter().any(|&waited| waited <= few), "{threads} sessions: {rounds:?} waits");
     }
 }
 

@@ -128,6 +128,30 @@ fn refused_texts_leave_nothing_in_a_session() {
     assert_eq!(beside.free_sequences(), free);
 }
 
+/// Whichever comes first, the limit of a model or its second tokenizer.
+#[test]
+fn a_limit_of_a_models_texts_holds_for_both_tokenizers() {
+    let other = || tokenizer(&["</s>"], "<unk>");
+    let model = || translator(&["</s>"], "<unk>");
+    for model in [
+        model().with_max_text_bytes(2).with_target_tokenizer(other()),
+        model().with_target_tokenizer(other()).with_max_text_bytes(2),
+    ] {
+        let mut session = session(&model);
+        assert!(model.score(&mut session, ("ab", "ab")).is_ok());
+        for pair in [("abc", "ab"), ("ab", "abc")] {
+            let refused = model.score(&mut session, pair);
+            assert!(
+                matches!(refused, Err(Error::TextTooLarge { bytes: 3, maximum: 2 })),
+                "{pair:?}"
+            );
+        }
+    }
+    let own = model().with_target_tokenizer(other().with_max_text_bytes(1));
+    let limits = [own.tokenizer(), own.target_tokenizer()].map(Tokenizer::max_text_bytes);
+    assert_eq!(limits, [Tokenizer::MAX_TEXT_BYTES, 1]);
+}
+
 #[test]
 fn a_callback_that_panics_leaves_nothing_in_a_session() {
     let model = decoder("<unk>");

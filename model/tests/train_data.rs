@@ -130,6 +130,39 @@ fn texts_that_go_on_are_cut_where_their_lines_are() {
     assert_eq!(lines, ids[1..]);
 }
 
+/// With its end, or in lower case, a line of a MiB has more bytes than a tokenizer takes otherwise.
+#[test]
+fn the_longest_lines_are_learnt_from() {
+    let folder = Folder::new("data-longest");
+    let most = Tokenizer::MAX_TEXT_BYTES;
+    // Two bytes, and three in lower case.
+    let grows = "Ⱥ ".repeat(most / 3) + " ";
+    assert!(grows.len() == most && grows.to_lowercase().len() > most);
+    let plain = "a ".repeat(most / 2);
+    let path = file(&folder, "longest.txt", format!("{plain}\n{grows}\n").as_bytes());
+    let tokenizer = tokenizer(&["a ⱥ"], &VocabularyOptions::words());
+    let length = 1 << 18;
+    let task = DatasetOptions::new(Task::Continuation).with_max_target(length);
+    let tokens = most / 2 + most / 3;
+    for (layout, texts) in [(Layout::Text, 1), (Layout::Lines, 2)] {
+        let options = DataOptions::default().with_layout(layout).with_lowercase(Lowercase::Sources);
+        let corpus = Corpus::read(&[&path], &options).unwrap();
+        assert_eq!((corpus.skipped().count(), corpus.records().len()), (0, texts));
+        let data = Dataset::new(&corpus, &tokenizer, &task).unwrap();
+        assert_eq!(data.skipped().count(), 0, "{:?}", data.skipped().first());
+        let pieces = match layout {
+            Layout::Text => (tokens + 1).div_ceil(length),
+            _ => (most / 2 + 1).div_ceil(length) + (most / 3 + 1).div_ceil(length),
+        };
+        assert_eq!(data.len(), pieces, "{layout:?}");
+    }
+    let pair = file(&folder, "pair.tsv", format!("{}\ta\n", &grows[..most - 4]).as_bytes());
+    let options = DataOptions::default().with_lowercase(Lowercase::Both);
+    let corpus = Corpus::read(&[pair], &options).unwrap();
+    let task = DatasetOptions::new(Task::Translation).with_max_source(most);
+    assert_eq!(Dataset::new(&corpus, &tokenizer, &task).unwrap().len(), 1);
+}
+
 /// A corpus of random pairs of letters, and its vocabulary.
 fn pairs(folder: &Folder, count: usize) -> (Corpus, Tokenizer) {
     let random = &mut Random(3);

@@ -163,7 +163,8 @@ impl Dataset {
 
     /// Encodes the records of a corpus.
     ///
-    /// A pair is left out, or refused as the corpus' bad lines are, when a side has no tokens or more than it may.
+    /// A pair is left out, or refused as the corpus' bad lines are, when a side has no tokens or more than it may. The tokenizer's
+    /// [limit of a text's bytes](Tokenizer::max_text_bytes) does not count here: no line that is read has more than a MiB.
     ///
     /// # Errors
     /// [`Error::Tokenizer`] when there is no token that hides others and the task needs one; [`Error::TrainingOption`] when a record is
@@ -206,9 +207,6 @@ impl Dataset {
                 // A tokenizer without a token for what it does not know.
                 Err(Error::Tokenizer { problem, .. }) => {
                     dataset.skipped.add(&corpus.place(record.origin), &problem)?;
-                }
-                Err(error @ Error::TextTooLarge { .. }) => {
-                    dataset.skipped.add(&corpus.place(record.origin), &error.to_string())?;
                 }
                 Err(error) => return Err(error),
             }
@@ -261,8 +259,8 @@ impl Dataset {
         tokenizer: &Tokenizer,
         options: &DatasetOptions,
     ) -> Result<Option<String>> {
-        let source = tokenizer.encode(source, None)?.ids;
-        let target = tokenizer.encode_plain(target)?;
+        let source = tokenizer.line_with_special(source)?;
+        let target = tokenizer.line(target)?;
         let around = self.special.around(options.task);
         let sides = [
             (
@@ -297,7 +295,7 @@ impl Dataset {
         // Line by line: a book is long, and lines do not depend on each other.
         for text in [Some(&record.source), record.target.as_ref()].into_iter().flatten() {
             for line in text.split_inclusive('\n') {
-                ids.extend(tokenizer.encode_plain(line)?);
+                ids.extend(tokenizer.line(line)?);
             }
         }
         if ids.is_empty() {

@@ -33,7 +33,12 @@ impl Labelled {
     }
 
     /// Takes the rows of the states that have a label.
+    ///
+    /// # Panics
+    /// When there is no room for them, as after a panic that came while another had taken the buffers.
     pub(super) fn gather(&mut self, states: Mat<'_>, labels: &[Option<u32>]) {
+        let (room, count) = (self.states.len(), labels.iter().flatten().count());
+        assert!(count * states.cols() <= room, "{count} labels, and room for {room} features");
         self.rows.clear();
         self.labels.clear();
         let wanted = labels.iter().enumerate().filter(|(_, label)| label.is_some());
@@ -64,6 +69,15 @@ impl Labelled {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A use that panics leaves no buffers, and the next one is not to pass for one without labels.
+    #[test]
+    #[should_panic(expected = "1 labels, and room for 0 features")]
+    fn labels_without_room_are_not_passed_over() {
+        let mut labelled = Labelled::default();
+        labelled.gather(Mat::new(&[1.0, 2.0], 1, 2), &[None]);
+        labelled.gather(Mat::new(&[1.0, 2.0], 1, 2), &[Some(7)]);
+    }
 
     #[test]
     fn rows_come_back_where_they_were() {
