@@ -126,13 +126,18 @@ def attempt(contender, case, skipped, call):
 
 
 def outcomes(contenders, model, case, folder, skipped):
-    """A call of each, the first being ours: {name: comparison with ours}, and the seconds of the calls by name."""
+    """A call of each, the first being ours: {name: comparison with ours}, and the seconds of the calls by name.
+
+    Where ours fails there is nothing to compare with: nobody else is called, and both are empty.
+    """
     kind, compared, seconds, ours = case.partition(":")[0], {}, {}, None
     for contender in contenders:
         file = pathlib.Path(folder) / f"outcome-{contender.name}"
         request = {"op": "output", "model": model, "case": case, "file": str(file)}
         started = time.monotonic()
         if not attempt(contender, case, skipped, lambda c: c.ask(**request)):
+            if contender is contenders[0]:
+                break
             continue
         seconds[contender.name] = time.monotonic() - started
         data = file.read_bytes()
@@ -149,6 +154,8 @@ def race(contenders, model, case, seconds, budget, rounds, skipped):
 
     `seconds` is what a call of each took. The order turns by one each round, so that nobody always follows the same one.
     """
+    if not contenders:
+        return {}
     times = {c.name: [] for c in contenders}
     slice_ = budget / rounds / len(contenders)
     end = time.monotonic() + budget

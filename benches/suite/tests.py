@@ -157,6 +157,26 @@ class Turns(unittest.TestCase):
         self.assertEqual(set(skipped[case]), {"unable", "dies"})
         self.assertIn("no such case", skipped[case]["unable"])
 
+    def test_where_ours_fails_no_peer_is_compared_with(self):
+        ours, *peers = self.start("headrow", fails="output"), self.start("near"), self.start("far", 1, (1.0, 5.0))
+        skipped, case = {}, "enc:1x8"
+        with tempfile.TemporaryDirectory() as folder:
+            found = measure.outcomes([ours, *peers], "minilm", case, folder, skipped)
+            self.assertEqual(list(pathlib.Path(folder).iterdir()), [])
+        self.assertEqual((found, skipped), (({}, {}), {case: {"headrow": "no such case"}}))
+        self.assertEqual(measure.race([], "minilm", case, {}, 0.5, 3, skipped), {})
+        failed = cell([], skipped=skipped[case])
+        self.assertNotIn("reached", failed)
+        self.assertIn("no such case", report.markdown(run(failed)))
+
+    def test_who_fails_beside_ours_is_left_out(self):
+        ours, other, near = self.start("headrow"), self.start("unable", fails="output"), self.start("near")
+        skipped, case = {}, "enc:1x8"
+        with tempfile.TemporaryDirectory() as folder:
+            compared, seconds = measure.outcomes([ours, other, near], "minilm", case, folder, skipped)
+        self.assertEqual((set(compared), set(seconds)), ({"near"}, {"headrow", "near"}))
+        self.assertEqual(set(skipped[case]), {"unable"})
+
     def test_turns_end_with_the_time_after_two(self):
         ours = self.start("headrow")
         times = measure.race([ours], "minilm", "enc:1x8", {"headrow": 1.0}, 0.0, 9, {})

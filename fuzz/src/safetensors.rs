@@ -2,7 +2,8 @@ use crate::checkpoint::{Checkpoint, damage_bytes};
 use crate::memory;
 use arbitrary::{Result, Unstructured};
 use headrow::{
-    Batch, Config, Head, Isa, LoadOptions, Model, Normalization, Pooling, Session, SessionOptions,
+    Batch, Chunk, Config, Head, Isa, LoadOptions, Model, Normalization, Output, Pooling, Session,
+    SessionOptions,
 };
 use std::sync::Arc;
 
@@ -37,7 +38,6 @@ fn load(u: &mut Unstructured<'_>, config: &[u8], file: &[u8]) -> Result<()> {
     };
     let loaded: headrow::Result<Arc<Model>> = load(None);
     match loaded {
-        Ok(model) if model.config().encoder.is_none() => Ok(()),
         Ok(model) => run(u, &model, &load(Some(Isa::Scalar)).expect("it was loaded before")),
         Err(error) => {
             crate::one_line(&error);
@@ -50,16 +50,62 @@ fn load(u: &mut Unstructured<'_>, config: &[u8], file: &[u8]) -> Result<()> {
 /// sizes.
 fn run(u: &mut Unstructured<'_>, model: &Arc<Model>, plain: &Arc<Model>) -> Result<()> {
     let config = model.config();
-    let ids: Vec<u32> =
-        (0..u.int_in_range(0..=9)?).map(|_| u.int_in_range(0..=11)).collect::<Result<_>>()?;
+    let ids: Vec<u32> = match u.is_empty() {
+        // Behind a whole file nothing is left to choose them.
+        true => vec![1, 0, 4],
+        false => {
+            (0..u.int_in_range(0..=9)?).map(|_| u.int_in_range(0..=11)).collect::<Result<_>>()?
+        }
+    };
     let fits = (1..=config.max_length()).contains(&ids.len())
         && ids.iter().all(|&id| (id as usize) < config.vocabulary());
     let options = SessionOptions::default().with_threads(1).with_max_tokens(9);
+    let options = options.with_max_length(config.max_length().min(9));
     let mut sessions = [model, plain].map(|model| Session::new(model, &options).expect("9 tokens"));
+    if config.encoder.is_none() {
+        decode(&mut sessions, &ids, config, fits);
+    } else {
+        encode(&mut sessions, &ids, model, fits);
+    }
 
+    // Absurd sizes are refused, by the cap or as beyond any memory, before anything is allocated.
+    let (tokens, sequences, threads) = (u.arbitrary()?, u.arbitrary()?, u.arbitrary()?);
+    memory::within(2 << 20, || {
+        let options = options.with_max_tokens(tokens).with_max_sequences(sequences);
+        let options = options.with_threads(threads);
+        let _ = model.memory_bound(&options);
+        let _ = Session::new(model, &options.with_memory_cap(1 << 20));
+    });
+    Ok(())
+}
+
+/// The logits behind every token of a decoder, in one pass and token by token.
+fn decode(sessions: &mut [Session; 2], ids: &[u32], config: &Config, fits: bool) {
+    let v = config.vocabulary();
+    let mut logits = [(); 2].map(|()| vec![0.0f32; ids.len() * v]);
+    for (session, logits) in sessions.iter_mut().zip(&mut logits) {
+        let sequence = session.add().expect("room for a sequence");
+        let extended = session.extend(&[Chunk::new(sequence, ids)], Output::AllLogits, logits);
+        assert_eq!(extended.is_ok(), fits, "{extended:?} for {ids:?} and {config:?}");
+    }
+    assert!(same(&logits[0], &logits[1]), "other bits on another instruction set: {logits:?}");
+    if fits {
+        let sequence = sessions[0].add().expect("room for another");
+        for (id, row) in ids.chunks(1).zip(logits[1].chunks_mut(v)) {
+            sessions[0]
+                .extend(&[Chunk::new(sequence, id)], Output::AllLogits, row)
+                .expect("a token that was read before");
+        }
+        assert!(same(&logits[0], &logits[1]), "other bits token by token: {logits:?}");
+    }
+}
+
+/// The states and the heads of an encoder.
+fn encode(sessions: &mut [Session; 2], ids: &[u32], model: &Model, fits: bool) {
+    let config = model.config();
     let mut hidden = [(); 2].map(|()| vec![0.0f32; ids.len() * config.d_model]);
     for (session, hidden) in sessions.iter_mut().zip(&mut hidden) {
-        let encoded = session.encode(&Batch::one(&ids), hidden);
+        let encoded = session.encode(&Batch::one(ids), hidden);
         assert_eq!(encoded.is_ok(), fits, "{encoded:?} for {ids:?} and {config:?}");
     }
     assert!(same(&hidden[0], &hidden[1]), "other bits on another instruction set: {hidden:?}");
@@ -75,21 +121,11 @@ fn run(u: &mut Unstructured<'_>, model: &Arc<Model>, plain: &Arc<Model>) -> Resu
         let Ok((rows, cols)) = model.output_shape(head, ids.len(), 1) else { continue };
         let mut out = [(); 2].map(|()| vec![0.0f32; rows * cols]);
         for (session, out) in sessions.iter_mut().zip(&mut out) {
-            let predicted = session.predict(&Batch::one(&ids), head, out);
+            let predicted = session.predict(&Batch::one(ids), head, out);
             assert_eq!(predicted.is_ok(), fits, "{predicted:?} for {ids:?} and {config:?}");
         }
         assert!(same(&out[0], &out[1]), "other bits of {head:?}: {out:?}");
     }
-
-    // Absurd sizes are refused, by the cap or as beyond any memory, before anything is allocated.
-    let (tokens, sequences, threads) = (u.arbitrary()?, u.arbitrary()?, u.arbitrary()?);
-    memory::within(2 << 20, || {
-        let options = options.with_max_tokens(tokens).with_max_sequences(sequences);
-        let options = options.with_threads(threads);
-        let _ = model.memory_bound(&options);
-        let _ = Session::new(model, &options.with_memory_cap(1 << 20));
-    });
-    Ok(())
 }
 
 fn same(a: &[f32], b: &[f32]) -> bool {
