@@ -22,7 +22,9 @@ pub(crate) fn check(u: &mut Unstructured<'_>) -> Result<()> {
     if damages == 0 {
         let bytes = u.bytes(u.len().min(300))?;
         if let Some([text, pieces, decoded]) = there_and_back(&whole()[kind], bytes) {
-            assert_eq!(pieces, decoded, "{kind}: {text:?}");
+            // Of a run of bytes that is not text, all at once loses every byte; one by one, only those that are wrong.
+            let lost = kind == 2 && decoded.contains(char::REPLACEMENT_CHARACTER);
+            assert!(lost || pieces == decoded, "{kind}: {text:?}: {pieces:?}, {decoded:?}");
             if kind == 1 {
                 assert_eq!(decoded, text);
             }
