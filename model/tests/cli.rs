@@ -565,14 +565,7 @@ mod unix {
 
     #[test]
     fn pipes_devices_and_links_in_place_of_files_are_refused_at_once() {
-        for file in [
-            "config.json",
-            "model.safetensors",
-            "tokenizer.json",
-            "modules.json",
-            "sentence_bert_config.json",
-            "1_Pooling/config.json",
-        ] {
+        for file in FILES {
             let folder = Folder::new(&format!("special-{}", file.replace('/', "-")));
             let path = folder.0.join(file);
             let replace = |with: &dyn Fn()| {
