@@ -15,6 +15,7 @@
 //! ```
 
 use aligned_vec::{AVec, ConstAlign};
+use std::alloc::{Layout, handle_alloc_error};
 
 /// Alignment of every piece that is lent, in bytes: a cache line, and the widest vector.
 pub const ALIGN: usize = 64;
@@ -22,7 +23,7 @@ pub const ALIGN: usize = 64;
 /// Types that scratch memory can hold: every bit pattern is a value, no wider than a cache line.
 ///
 /// Sealed: [`f32`], [`f64`], [`u32`], [`i32`], [`u64`], [`usize`] and [`u8`].
-pub trait Plain: sealed::Sealed + Copy + 'static {}
+pub trait Plain: sealed::Sealed + Copy + Default + 'static {}
 
 mod sealed {
     /// # Safety
@@ -89,6 +90,48 @@ impl Need {
     }
 }
 
+/// Room for `len` values, aligned to [`ALIGN`] and not touched yet; `None` when the allocator refuses.
+pub(crate) fn room<T: Plain>(len: usize) -> Option<AVec<T, ConstAlign<ALIGN>>> {
+    let mut memory = AVec::new(ALIGN);
+    memory.try_reserve_exact(len).ok()?;
+    prefer_large_pages(memory.as_mut_ptr(), len);
+    Some(memory)
+}
+
+/// `len` zeros, aligned to [`ALIGN`]; `None` when the allocator refuses.
+pub(crate) fn zeros<T: Plain>(len: usize) -> Option<AVec<T, ConstAlign<ALIGN>>> {
+    let mut memory = room(len)?;
+    memory.resize(len, T::default());
+    Some(memory)
+}
+
+/// What an allocation of so many bytes without an error to give ends in.
+pub(crate) fn refused(bytes: usize) -> ! {
+    let layout = Layout::from_size_align(bytes, ALIGN);
+    handle_alloc_error(layout.expect("the size overflows the address space"))
+}
+
+/// Asks for large pages below a large piece of memory that nobody has touched: its pages then come in one fault where there
+/// would be hundreds, and take few entries in the processor's tables. A hint; the system may have none.
+#[cfg(target_os = "linux")]
+fn prefer_large_pages<T>(memory: *mut T, len: usize) {
+    /// A multiple of every page that is not large.
+    const PAGE: usize = 1 << 16;
+    const LARGE: usize = 1 << 21;
+    let (first, bytes) = (memory.addr(), len * size_of::<T>());
+    if bytes < LARGE {
+        return;
+    }
+    let skipped = first.next_multiple_of(PAGE) - first;
+    let bytes = (bytes - skipped) / PAGE * PAGE;
+    // SAFETY: whole pages inside one allocation, whose contents this advice does not change. That a system without large
+    // pages refuses it is no fault.
+    unsafe { libc::madvise(memory.wrapping_byte_add(skipped).cast(), bytes, libc::MADV_HUGEPAGE) };
+}
+
+#[cfg(not(target_os = "linux"))]
+fn prefer_large_pages<T>(_: *mut T, _: usize) {}
+
 /// One allocation, lent out piece by piece through [`Scratch::stack`].
 #[derive(Debug)]
 pub struct Scratch {
@@ -100,17 +143,12 @@ impl Scratch {
     ///
     /// Exhausted memory goes to the global allocator's handler, which aborts; see [`Scratch::try_new`].
     pub fn new(need: Need) -> Scratch {
-        let mut memory = AVec::with_capacity(ALIGN, need.bytes);
-        memory.resize(need.bytes, 0);
-        Scratch { memory }
+        Scratch::try_new(need).unwrap_or_else(|| refused(need.bytes))
     }
 
     /// Allocates `need`, zeroed, or gives `None` when the allocator refuses.
     pub fn try_new(need: Need) -> Option<Scratch> {
-        let mut memory: AVec<u8, ConstAlign<ALIGN>> = AVec::new(ALIGN);
-        memory.try_reserve_exact(need.bytes).ok()?;
-        memory.resize(need.bytes, 0);
-        Some(Scratch { memory })
+        Some(Scratch { memory: zeros(need.bytes)? })
     }
 
     /// The size in bytes.

@@ -4,7 +4,7 @@ mod support;
 
 use headrow_kernels::gemm::Blocking;
 use headrow_kernels::{
-    Activation, Cpu, Epilogue, LeftKind, Mat, MatMut, Need, PackedB, Par, Right, RightKind,
+    Activation, Cancel, Cpu, Epilogue, LeftKind, Mat, MatMut, Need, PackedB, Par, Right, RightKind,
     Scratch, Team, Write, gemm, gemm_scratch, reference,
 };
 use support::gemm::{Run, bits, chain, tile};
@@ -280,6 +280,53 @@ fn packing_column_by_column_equals_packing_at_once() {
             }
         }
     }
+}
+
+#[test]
+fn panels_that_several_workers_make_are_those_of_packing_at_once() {
+    let mut team = Team::new(3);
+    let own = Need::of::<u8>(100);
+    for cpu in Cpu::all() {
+        let (_, nr) = tile(cpu);
+        // Of the deep ones a worker makes one panel at a time, of the others several.
+        for (k, n) in [(4_100, 2 * nr + 5), (900, 200), (900, nr), (3, 1), (0, 7), (7, 0)] {
+            let value = |p: usize, j: usize| (p * 31 + j) as f32;
+            let bt: Vec<f32> = (0..n * k).map(|i| value(i % k, i / k)).collect();
+            let expected = PackedB::from_transposed(cpu, Mat::new(&bt, n, k));
+            team.open(|par| {
+                let mut scratch = Scratch::new(PackedB::made_scratch(cpu, par, k, own));
+                let mut stack = scratch.stack();
+                let packed =
+                    PackedB::made(cpu, par, (k, n), own, &mut stack, &|first, rows, mut stack| {
+                        assert_eq!(stack.take::<u8>(100).0.len(), 100);
+                        rows.copy_from_slice(&bt[first * k..][..rows.len()]);
+                    });
+                assert_eq!((packed.k(), packed.n(), packed.bytes()), (k, n, expected.bytes()));
+                let columns = |packed: &PackedB, j| {
+                    let mut column = vec![0.0; k];
+                    packed.copy_column(j, &mut column);
+                    column
+                };
+                let same = (0..n).all(|j| columns(&packed, j) == columns(&expected, j));
+                assert!(same, "{k}×{n} on {cpu:?}");
+            });
+        }
+    }
+}
+
+#[test]
+fn of_a_packing_that_was_given_up_nothing_is_kept() {
+    let cpu = Cpu::detect();
+    let (k, n) = (4_100, 100);
+    let cancel = Cancel::new();
+    let par = Par::SERIAL.with_cancel(&cancel);
+    let mut scratch = Scratch::new(PackedB::made_scratch(cpu, par, k, Need::NONE));
+    let mut stack = scratch.stack();
+    let packed = PackedB::made(cpu, par, (k, n), Need::NONE, &mut stack, &|_, rows, _| {
+        rows.fill(1.0);
+        cancel.cancel();
+    });
+    assert!((0..n).all(|j| packed.get(k - 1, j) == 0.0));
 }
 
 #[test]

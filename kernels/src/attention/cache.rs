@@ -5,7 +5,7 @@ use super::keys::{Pages, Runs, pack_keys};
 use super::parts::Parts;
 use crate::cpu::Cpu;
 use crate::par::Par;
-use crate::scratch::ALIGN;
+use crate::scratch::{ALIGN, zeros};
 use crate::view::Mat;
 use aligned_vec::{AVec, ConstAlign};
 use std::fmt;
@@ -51,14 +51,6 @@ impl fmt::Debug for KvCache {
         let KvCache { kv_heads, d_k, d_v, pages, .. } = self;
         write!(f, "KvCache({pages} pages of {PAGE}, {kv_heads} heads of {d_k} and {d_v})")
     }
-}
-
-/// `len` zeros, or `None` when the allocator refuses.
-fn zeros(len: usize) -> Option<AVec<f32, ConstAlign<ALIGN>>> {
-    let mut memory = AVec::new(ALIGN);
-    memory.try_reserve_exact(len).ok()?;
-    memory.resize(len, 0.0);
-    Some(memory)
 }
 
 /// Elements written by one thread sooner than they could be shared out.

@@ -4,7 +4,7 @@ use super::Right;
 use crate::arch::{PackArgs, prefetch_near};
 use crate::cpu::Cpu;
 use crate::par::Par;
-use crate::scratch::ALIGN;
+use crate::scratch::{ALIGN, Need, Stack, refused, room, zeros};
 use crate::view::{Mat, MatMut};
 use aligned_vec::{AVec, ConstAlign};
 use std::fmt;
@@ -58,13 +58,76 @@ impl PackedB {
     /// When the size overflows.
     #[track_caller]
     pub fn zeroed(cpu: Cpu, k: usize, n: usize) -> PackedB {
-        let nr = cpu.table.gemm.nr;
-        let len = n.checked_next_multiple_of(nr).and_then(|n| n.checked_mul(k));
-        let len =
-            len.unwrap_or_else(|| panic!("a packed {k}×{n} matrix overflows the address space"));
-        let mut data = AVec::with_capacity(ALIGN, len);
-        data.resize(len, 0.0);
+        let (nr, len) = (cpu.table.gemm.nr, packed_len(cpu, k, n));
+        let data = zeros(len).unwrap_or_else(|| refused(len * size_of::<f32>()));
         PackedB { data, k, n, nr, cpu }
+    }
+
+    /// Packs B some columns at a time, shared out among the workers: `make(first, rows, stack)` writes the rows
+    /// first, first + 1, … of Bᵀ one after the other, k values each, and has `own` of scratch memory to itself. For weights that
+    /// are read from a file: nobody but the worker who packs a panel touches its memory before. What a
+    /// call that is given up ([`Par::with_cancel`]) has made is zeros.
+    ///
+    /// ```
+    /// use headrow_kernels::{Cpu, Need, PackedB, Par, Scratch};
+    /// let (cpu, k, n) = (Cpu::detect(), 3, 50);
+    /// let mut scratch = Scratch::new(PackedB::made_scratch(cpu, Par::SERIAL, k, Need::NONE));
+    /// let own = Need::NONE;
+    /// let b = PackedB::made(cpu, Par::SERIAL, (k, n), own, &mut scratch.stack(), &|first, rows, _| {
+    ///     for (j, row) in rows.chunks_exact_mut(k).enumerate() {
+    ///         row.fill((first + j) as f32);
+    ///     }
+    /// });
+    /// assert_eq!([b.get(0, 0), b.get(2, 49)], [0.0, 49.0]);
+    /// ```
+    ///
+    /// # Panics
+    /// When the size overflows, and when the stack holds less than [`PackedB::made_scratch`].
+    #[track_caller]
+    pub fn made(
+        cpu: Cpu,
+        par: Par<'_>,
+        (k, n): (usize, usize),
+        own: Need,
+        stack: &mut Stack<'_>,
+        make: &(dyn Fn(usize, &mut [f32], Stack<'_>) + Sync),
+    ) -> PackedB {
+        let (nr, len) = (cpu.table.gemm.nr, packed_len(cpu, k, n));
+        let mut data = room::<f32>(len).unwrap_or_else(|| refused(len * size_of::<f32>()));
+        let (columns, memory) = (columns_at_once(cpu, k), Panels(data.as_mut_ptr()));
+        let each = Need::of::<f32>(columns * k).and(own);
+        par.run_with(n.div_ceil(columns), each, stack, &|chunk, mut stack| {
+            let first = chunk * columns;
+            let count = columns.min(n - first);
+            let (bt, stack) = stack.take::<f32>(count * k);
+            make(first, bt, stack);
+            // SAFETY: whole panels of the memory's, which has `len` elements: `first` is a multiple of nr. Each chunk is
+            // run once.
+            let panels = unsafe { memory.zeroed(first * k, count.next_multiple_of(nr) * k) };
+            for (panel, bt) in bt.chunks(nr * k.max(1)).enumerate() {
+                let bt = Mat::new(bt, bt.len() / k.max(1), k);
+                set_panel(cpu, bt, 0, &mut panels[panel * k * nr..][..k * nr]);
+            }
+        });
+        // A call that was given up has skipped some.
+        if par.is_cancelled() {
+            data.resize(len, 0.0);
+        } else {
+            // SAFETY: every column is in a chunk, and all chunks have written their panels.
+            unsafe { data.set_len(len) };
+        }
+        PackedB { data, k, n, nr, cpu }
+    }
+
+    /// Scratch memory for [`PackedB::made`] of depth k, whose `make` has `own`.
+    ///
+    /// # Panics
+    /// When it overflows.
+    #[track_caller]
+    pub fn made_scratch(cpu: Cpu, par: Par<'_>, k: usize, own: Need) -> Need {
+        let columns = columns_at_once(cpu, k);
+        let rows = columns.checked_mul(k).expect("scratch size overflows");
+        par.need(Need::of::<f32>(rows).and(own))
     }
 
     /// Overwrites columns `first .. first + c` with the rows of `bt`, c × k: for weights that are loaded
@@ -88,12 +151,7 @@ impl PackedB {
             let (panel, within) = ((first + done) / nr, (first + done) % nr);
             let columns = (nr - within).min(bt.rows() - done);
             let out = &mut self.data[panel * k * nr..][..k * nr];
-            let bt = bt.rows_range(done..done + columns);
-            if columns == nr {
-                pack_transposed(self.cpu, bt, out);
-            } else {
-                set_part(bt, nr, within, out);
-            }
+            set_panel(self.cpu, bt.rows_range(done..done + columns), within, out);
             done += columns;
         }
     }
@@ -172,6 +230,44 @@ impl PackedB {
 impl fmt::Debug for PackedB {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "PackedB({}×{}, panels of {})", self.k, self.n, self.nr)
+    }
+}
+
+/// Elements of a packed k × n matrix, padding included.
+#[track_caller]
+fn packed_len(cpu: Cpu, k: usize, n: usize) -> usize {
+    let len = n.checked_next_multiple_of(cpu.table.gemm.nr).and_then(|n| n.checked_mul(k));
+    let len = len.filter(|&len| len <= isize::MAX as usize / size_of::<f32>());
+    len.unwrap_or_else(|| panic!("a packed {k}×{n} matrix overflows the address space"))
+}
+
+/// Columns that [`PackedB::made`] asks for at a time: whole panels, as many as a second-level cache has room for beside
+/// what they are made from.
+fn columns_at_once(cpu: Cpu, k: usize) -> usize {
+    const ELEMENTS: usize = 1 << 15;
+    let nr = cpu.table.gemm.nr;
+    (ELEMENTS / k.max(1) / nr).max(1) * nr
+}
+
+/// The memory of panels that several workers write.
+struct Panels(*mut f32);
+
+// SAFETY: `zeroed` asks its caller for disjoint parts.
+unsafe impl Sync for Panels {}
+
+impl Panels {
+    /// `len` elements from `first` on, made zero.
+    ///
+    /// # Safety
+    /// They lie in the memory, and nobody else has any of them.
+    #[expect(clippy::mut_from_ref, reason = "the caller promises disjoint parts")]
+    unsafe fn zeroed(&self, first: usize, len: usize) -> &mut [f32] {
+        // SAFETY: the caller's promise; zero bits are the number 0.
+        unsafe {
+            let part = self.0.add(first);
+            part.write_bytes(0, len);
+            std::slice::from_raw_parts_mut(part, len)
+        }
     }
 }
 
@@ -288,7 +384,15 @@ pub(super) fn transpose(cpu: Cpu, at: Mat<'_>, ldt: usize, out: &mut [f32]) {
     }
 }
 
-/// Columns `within ..` of one panel from the rows of Bᵀ: `bt` is (≤ nr − within) × k.
+/// Columns `within ..` of one panel from the rows of Bᵀ: `bt` is (≤ nr − within) × k. The others stay.
+fn set_panel(cpu: Cpu, bt: Mat<'_>, within: usize, out: &mut [f32]) {
+    match cpu.table.gemm.nr {
+        nr if bt.rows() == nr => pack_transposed(cpu, bt, out),
+        nr => set_part(bt, nr, within, out),
+    }
+}
+
+/// [`set_panel`] for less than a panel.
 fn set_part(bt: Mat<'_>, nr: usize, within: usize, out: &mut [f32]) {
     // Sixteen values of each row at a time: the part of the panel being written stays in cache.
     const DEPTH: usize = 16;
