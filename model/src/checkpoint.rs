@@ -28,7 +28,8 @@ use crate::error::Result;
 use crate::origin::Planned;
 use crate::transformer::Transformer;
 use crate::weights::Checkpoint;
-use headrow_kernels::Cpu;
+use headrow_kernels::par::default_threads;
+use headrow_kernels::{Cpu, Par, Team};
 pub(crate) use reader::{Part, Reader};
 #[cfg(feature = "train")]
 use std::collections::BTreeMap;
@@ -89,13 +90,27 @@ impl fmt::Display for Family {
     }
 }
 
-/// Compares the checkpoint with `config`, then reads and packs it.
-pub(crate) fn load(config: &Config, checkpoint: &Checkpoint<'_>, cpu: Cpu) -> Result<Transformer> {
+/// Bytes of weights that one thread reads and packs sooner than it could share them out.
+const WORTH_SHARING: u64 = 8 << 20;
+
+/// Compares the checkpoint with `config`, then reads and packs it with up to so many threads, or as many as it is worth.
+pub(crate) fn load(
+    config: &Config,
+    checkpoint: &Checkpoint<'_>,
+    cpu: Cpu,
+    threads: Option<usize>,
+) -> Result<Transformer> {
     let Reading { canonical, build, harmless, .. } = *config.family.reading();
     let mut survey = Reader::survey(checkpoint, cpu, canonical);
     build(config, &mut survey)?.check(config)?;
-    let mut loader = survey.finish(|name| harmless(config, name))?;
-    build(config, &mut loader)
+    let threads = threads.unwrap_or_else(|| match checkpoint.bytes() {
+        ..WORTH_SHARING => 1,
+        _ => default_threads(),
+    });
+    Team::new(threads).open(|par| {
+        let mut loader = survey.finish(par, |name| harmless(config, name))?;
+        build(config, &mut loader)
+    })
 }
 
 /// Layers that know where their numbers stand among the parameters, and what these are.
@@ -112,7 +127,7 @@ pub(crate) fn plan(config: &Config, checkpoint: &Checkpoint<'_>) -> Result<Plan>
     if !checkpoint.tensors.is_empty() {
         let mut survey = Reader::survey(checkpoint, Cpu::detect(), canonical);
         build(config, &mut survey)?;
-        survey.finish(|name| harmless(config, name))?;
+        survey.finish(Par::SERIAL, |name| harmless(config, name))?;
     }
     layout(config, checkpoint)
 }

@@ -14,6 +14,13 @@ pub(crate) fn filled<T: Clone>(value: T, length: usize) -> Option<Vec<T>> {
     Some(list)
 }
 
+/// So many zeros, in memory that the system has cleared and nobody has touched yet.
+pub(crate) fn zeros(length: usize) -> Option<Vec<f32>> {
+    // Nothing in the standard library clears and may refuse: what is there is there a moment later too.
+    drop(room::<f32>(length)?);
+    Some(vec![0.0; length])
+}
+
 /// All items in their order.
 pub(crate) fn collected<T>(items: impl ExactSizeIterator<Item = T>) -> Option<Vec<T>> {
     let mut list = room(items.len())?;

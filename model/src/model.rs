@@ -17,6 +17,9 @@ pub struct LoadOptions {
     /// The instruction set to compute with; `None` takes the best of this machine. The results have the
     /// same bits on each.
     pub isa: Option<Isa>,
+    /// Threads that read and pack, the caller included; `None` takes one for weights of less than 8 MiB, and
+    /// [`default_threads`](crate::default_threads) otherwise. The others begin and end with the loading.
+    pub threads: Option<usize>,
 }
 
 impl LoadOptions {
@@ -24,6 +27,13 @@ impl LoadOptions {
     #[must_use]
     pub fn with_isa(mut self, isa: impl Into<Option<Isa>>) -> LoadOptions {
         self.isa = isa.into();
+        self
+    }
+
+    /// The same options with so many threads.
+    #[must_use]
+    pub fn with_threads(mut self, threads: impl Into<Option<usize>>) -> LoadOptions {
+        self.threads = threads.into();
         self
     }
 
@@ -94,7 +104,7 @@ impl Model {
     fn build(config: Config, checkpoint: &Checkpoint<'_>, options: &LoadOptions) -> Result<Model> {
         config.check("config")?;
         let cpu = options.cpu()?;
-        let transformer = checkpoint::load(&config, checkpoint, cpu)?;
+        let transformer = checkpoint::load(&config, checkpoint, cpu, options.threads)?;
         let counts = Counts::loaded(&config, checkpoint)?;
         Ok(Model { config, cpu, transformer, dtypes: checkpoint.float_types(), counts })
     }

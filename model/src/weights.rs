@@ -289,6 +289,11 @@ fn is_plain_name(name: &str) -> bool {
 }
 
 impl Checkpoint<'_> {
+    /// Of the data of all tensors.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.tensors.values().map(|tensor| tensor.bytes.end - tensor.bytes.start).sum()
+    }
+
     /// The floating-point types that occur, by name.
     pub(crate) fn float_types(&self) -> Vec<String> {
         let types = self.tensors.values().map(|tensor| tensor.dtype);

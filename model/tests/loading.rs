@@ -3,7 +3,7 @@
 #[path = "support/tiny.rs"]
 mod tiny;
 
-use headrow::{Activation, Batch, Head, Model, Session, SessionOptions};
+use headrow::{Activation, Batch, Head, LoadOptions, Model, Session, SessionOptions};
 use serde_json::json;
 use std::sync::Arc;
 use tiny::{D, FAMILIES, Folder, POSITIONS, Random, Tiny, V, file, sequences};
@@ -43,6 +43,30 @@ fn half_precision_weights_are_widened_exactly() {
             assert_eq!(model.stored_types(), [dtype]);
             assert_eq!(outputs(model, heads_of(family)), expected, "{family} in {dtype}");
         }
+    }
+}
+
+/// Matrices and tables that are read in several pieces.
+#[test]
+fn any_number_of_threads_loads_the_same_model() {
+    let mut config = Tiny::new("bert").config;
+    for (field, size) in [("hidden_size", 192), ("intermediate_size", 400), ("vocab_size", 700)] {
+        config[field] = json!(size);
+    }
+    let tiny = Tiny::of(config, 3);
+    let outputs = |threads: Option<usize>| {
+        let options = LoadOptions::default().with_threads(threads);
+        let (config, bytes) = (tiny.config().unwrap(), file(&tiny.tensors));
+        let model = Arc::new(Model::from_bytes_with(&config, &bytes, &options).unwrap());
+        let mut session = Session::new(&model, &SessionOptions::default()).unwrap();
+        let mut hidden = vec![0.0; 5 * 192];
+        session.encode(&Batch::one(&[3, 699, 41, 0, 350]), &mut hidden).unwrap();
+        hidden
+    };
+    let expected = outputs(Some(1));
+    assert!(expected.iter().all(|x| x.is_finite() && *x != 0.0));
+    for threads in [None, Some(0), Some(2), Some(5)] {
+        assert_eq!(outputs(threads), expected, "{threads:?} threads");
     }
 }
 

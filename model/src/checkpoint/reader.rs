@@ -2,12 +2,13 @@
 //!
 //! A family's `build` runs twice over the same names. The first [`Reader`] surveys: it compares what is asked for with the
 //! header, and finds every problem before anything of the weights' size is allocated. The second one reads
-//! tensor by tensor through one staging buffer and packs as it reads, so memory peaks near its final
-//! size, one tensor above it where a file has its matrices the other way round.
+//! tensor by tensor and packs as it reads, so memory peaks near its final size, one linear map above it where a file has its
+//! matrices the other way round.
 //!
 //! A third one only plans: it gives layers without weights, which know where in a checkpoint theirs are.
 
 mod listing;
+mod loader;
 mod part;
 
 pub(crate) use part::Part;
@@ -16,34 +17,31 @@ use crate::config::{NormKind, printable};
 use crate::embedding::Words;
 use crate::error::{Error, Problems, Result};
 use crate::linear::Linear;
-use crate::memory::filled;
 use crate::origin::{Initial, Origin, Piece, Planned, Values};
 use crate::sublayer::Norm;
 use crate::weights::{Checkpoint, Tensor, is_float};
-use headrow_kernels::{Cpu, Mat, PackedB};
+use headrow_kernels::{Cpu, PackedB, Par};
 use listing::Listing;
+use loader::Loader;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
-
-/// Bytes read at a time.
-const STAGING: usize = 256 << 10;
 
 /// The tensors of a checkpoint under their canonical names.
 pub(crate) struct Reader<'a> {
     checkpoint: &'a Checkpoint<'a>,
     tensors: BTreeMap<String, &'a Tensor>,
     cpu: Cpu,
-    mode: Mode,
+    mode: Mode<'a>,
 }
 
-enum Mode {
+enum Mode<'a> {
     /// Nothing is read; what is asked for is listed, and the layers learn where it stands in the list.
     Plan(Listing),
     /// Nothing is read; what is asked for is compared and remembered.
     Survey { wanted: BTreeSet<String>, problems: Problems },
-    /// All was found in order. `bytes` holds data as it is in the file, `rows` a block of it, widened.
-    Load { bytes: Vec<u8>, rows: Vec<f32> },
+    /// All was found in order.
+    Load(Loader<'a>),
 }
 
 impl<'a> Reader<'a> {
@@ -88,7 +86,11 @@ impl<'a> Reader<'a> {
 
     /// A reader that loads, when all tensors that were asked for are as they should be, and the others are
     /// `harmless`.
-    pub(crate) fn finish(self, harmless: impl Fn(&str) -> bool) -> Result<Reader<'a>> {
+    pub(crate) fn finish(
+        self,
+        par: Par<'a>,
+        harmless: impl Fn(&str) -> bool,
+    ) -> Result<Reader<'a>> {
         let Reader { checkpoint, tensors, cpu, mode } = self;
         let Mode::Survey { wanted, mut problems } = mode else {
             unreachable!("only a survey is finished")
@@ -99,7 +101,7 @@ impl<'a> Reader<'a> {
         if problems.count() > 0 {
             return Err(Error::Weights { place: checkpoint.place.clone(), problems });
         }
-        let mode = Mode::Load { bytes: vec![0; STAGING], rows: Vec::new() };
+        let mode = Mode::Load(Loader::new(checkpoint, par));
         Ok(Reader { checkpoint, tensors, cpu, mode })
     }
 
@@ -157,7 +159,7 @@ impl<'a> Reader<'a> {
         let (wanted, problems) = match &mut self.mode {
             Mode::Survey { wanted, problems } => (wanted, problems),
             Mode::Plan(_) => return false,
-            Mode::Load { .. } => return true,
+            Mode::Load(_) => return true,
         };
         match self.tensors.get(name) {
             None => problems.add(|| format!("{name} is missing")),
@@ -177,7 +179,7 @@ impl<'a> Reader<'a> {
     fn place(&mut self, name: &str, shape: &[usize], initial: Initial) -> Option<Range<usize>> {
         match &mut self.mode {
             Mode::Plan(listing) => Some(listing.place(name, shape, initial)),
-            Mode::Survey { .. } | Mode::Load { .. } => None,
+            Mode::Survey { .. } | Mode::Load(_) => None,
         }
     }
 
@@ -204,13 +206,8 @@ impl<'a> Reader<'a> {
         if !self.open(name, shape) {
             return Ok(Vec::new());
         }
-        let Mode::Load { bytes, .. } = &mut self.mode else { unreachable!("just opened") };
-        let tensor = self.tensors[name];
-        let len = shape.iter().product();
-        let refused = || Error::out_of_memory(format_args!("{name}"));
-        let mut values = filled(0.0, len).ok_or_else(refused)?;
-        self.checkpoint.read(tensor, 0, &mut values, bytes)?;
-        Ok(values)
+        let Mode::Load(loader) = &mut self.mode else { unreachable!("just opened") };
+        loader.values(name, self.tensors[name], shape.iter().product())
     }
 
     /// `name.weight` and, but for RMSNorm, `name.bias`, which LayerNorms without β leave out.
@@ -282,34 +279,9 @@ impl<'a> Reader<'a> {
         if !all {
             return Ok(PackedB::zeroed(self.cpu, 0, 0));
         }
-        let (k, n) = (parts[0].inputs(), parts.iter().map(Part::count).sum());
-        let mut packed = PackedB::zeroed(self.cpu, k, n);
-        let mut first = 0;
-        for part in parts {
-            let whole = match part.inputs_first {
-                true => Some(self.read(&part.weight, &part.shape)?),
-                false => None,
-            };
-            let tensor = self.tensors[&part.weight];
-            let Mode::Load { bytes, rows } = &mut self.mode else { unreachable!("just opened") };
-            let block = (STAGING / (4 * k.max(1))).max(1);
-            for range in &part.outputs {
-                for start in range.clone().step_by(block) {
-                    let count = block.min(range.end - start);
-                    rows.resize(count * k, 0.0);
-                    match &whole {
-                        Some(whole) => transpose(whole, part.all_outputs(), start, rows, k),
-                        None => self.checkpoint.read(tensor, start * k, rows, bytes)?,
-                    }
-                    if part.taps > 1 {
-                        rows.chunks_exact_mut(k).for_each(|row| taps_first(row, part.taps));
-                    }
-                    packed.set_columns(first, Mat::new(rows, count, k));
-                    first += count;
-                }
-            }
-        }
-        Ok(packed)
+        let Mode::Load(loader) = &mut self.mode else { unreachable!("just opened") };
+        let tensors = parts.iter().map(|part| self.tensors[&part.weight]);
+        loader.packed(self.cpu, &parts.iter().zip(tensors).collect::<Vec<_>>())
     }
 
     /// A table of words: as rows to look up, or `packed`, when the read-out multiplies with it too.
@@ -349,23 +321,5 @@ impl<'a> Reader<'a> {
             }
             false => Words::Rows(self.tensor(name, &shape, initial)?),
         }))
-    }
-}
-
-/// row\[tap, channel\] ← row\[channel, tap\].
-fn taps_first(row: &mut [f32], taps: usize) {
-    let channels = row.len() / taps;
-    let from = row.to_vec();
-    for (i, x) in row.iter_mut().enumerate() {
-        *x = from[i % channels * taps + i / channels];
-    }
-}
-
-/// rows\[i\] ← column `first + i` of a matrix with `columns` columns and k rows.
-fn transpose(matrix: &[f32], columns: usize, first: usize, rows: &mut [f32], k: usize) {
-    for (p, row) in matrix.chunks_exact(columns).enumerate() {
-        for (i, &x) in row[first..first + rows.len() / k].iter().enumerate() {
-            rows[i * k + p] = x;
-        }
     }
 }

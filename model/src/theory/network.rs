@@ -9,7 +9,7 @@ use crate::feed_forward::FeedForward;
 use crate::origin::{Initial, Planned, Values};
 use crate::train::{initialise, read_values, zeros};
 use crate::weights::Checkpoint;
-use headrow_kernels::{Activation, AttentionShape, Cpu};
+use headrow_kernels::{Activation, AttentionShape, Cpu, Par};
 use std::fmt;
 use std::sync::Arc;
 
@@ -80,7 +80,7 @@ impl Network {
         form.dimensions.check()?;
         let mut survey = Reader::survey(&checkpoint, Cpu::detect(), str::to_owned);
         form.build(&mut survey)?;
-        survey.finish(|_| false)?;
+        survey.finish(Par::SERIAL, |_| false)?;
         let mut network = Network::zeros(form)?;
         let names = network.tensors.iter().map(|tensor| &tensor.name);
         network.values = read_values(&checkpoint, &network.tensors, names)?;

@@ -87,7 +87,7 @@ pub(crate) struct ComputeArgs {
 impl ComputeArgs {
     /// How models are loaded for it.
     fn load_options(&self) -> LoadOptions {
-        LoadOptions::default().with_isa(self.isa)
+        LoadOptions::default().with_isa(self.isa).with_threads(self.threads.map(usize::from))
     }
 
     /// The same options with the threads that are wanted.
