@@ -12,6 +12,7 @@ Python's own library is needed. What cannot be had is named and skipped.
 
 import argparse
 import datetime
+import functools
 import json
 import os
 import pathlib
@@ -213,7 +214,7 @@ def contenders(options, threads, programs, python, absent, log):
 
 
 def limits(programs, threads):
-    line = [programs / "limits", "--threads", str(threads), "--rounds", "5"]
+    line = [programs / "limits", "--threads", str(threads), "--rounds", "3"]
     return json.loads(subprocess.run(line, capture_output=True, text=True, check=True).stdout)
 
 
@@ -227,10 +228,11 @@ def cell(model, case, threads, shape, measured, found, compared, skipped):
     return report.finish(record)
 
 
-def group(options, model, cases, threads, started, measured, shares):
+def group(options, model, cases, threads, started, limit, shares):
     """All cells of a model at a number of threads."""
     skipped, records = {}, []
     shape = cells.Shape.of(options.home / "models" / model)
+    before = limit()
     ready = measure.prepare(started, model, cases, skipped)
     for case in cases:
         # Without ours there is nothing to compare with.
@@ -240,6 +242,9 @@ def group(options, model, cases, threads, started, measured, shares):
             compared, seconds = measure.outcomes(ready[case], model, case, folder, skipped)
         able = [c for c in ready[case] if c.name in seconds]
         found = measure.race(able, model, case, seconds, next(shares), options.rounds, skipped)
+        after = limit()
+        measured = {**after, **{key: max(before[key], after[key]) for key in measure.LIMITS}}
+        before = after
         records.append(cell(model, case, threads, shape, measured, found, compared, skipped))
         last = records[-1]
         ours = next((r for r in last["results"] if r["peer"] == "headrow"), None)
@@ -293,14 +298,14 @@ def measured(options, wanted, python, absent):
     with open(options.home / "workers.log", "w") as log:
         for model in reversed(wanted):
             for threads in options.threads:
-                limit = limits(programs, threads)
                 started = contenders(options, threads, programs, python, absent, log)
                 try:
+                    limit = functools.partial(limits, programs, threads)
                     run["cells"] += group(options, model, wanted[model], threads, started, limit, parts)
                 finally:
                     for contender in started:
                         contender.close()
-    run["isa"], run["load_after"] = limit["isa"], os.getloadavg()[0]
+    run["isa"], run["load_after"] = run["cells"][0]["limits"]["isa"], os.getloadavg()[0]
     run["alone"] = {} if options.quick or options.cases else alone(options, programs)
     order = {model: i for i, model in enumerate(wanted)}
     run["cells"].sort(key=lambda c: (order[c["model"]], c["threads"]))

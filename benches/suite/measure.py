@@ -14,6 +14,9 @@ import subprocess
 import sys
 import time
 
+# What the `limits` program measures: multiply-adds and reading, their medians and bests.
+LIMITS = ("gflops", "gflops_best", "gbs", "gbs_best")
+
 
 class Failed(Exception):
     """A contender cannot do what was asked."""

@@ -77,14 +77,14 @@ def contenders(run):
 
 
 def limits(run):
-    lines = heading(["model", "threads", "GFLOP/s", "best", "GB/s read", "best"])
-    seen = set()
+    """Of each model's cells the least and the most: where they lie apart, the machine had other work."""
+    lines = heading(["model", "threads", "GFLOP/s", "GB/s read"])
+    groups = {}
     for cell in run["cells"]:
-        key = cell["model"], cell["threads"]
-        if key not in seen:
-            seen.add(key)
-            found = [cell["limits"][k] for k in ("gflops", "gflops_best", "gbs", "gbs_best")]
-            lines.append(row([key[0], str(key[1]), *(f"{value:.1f}" for value in found)]))
+        groups.setdefault((cell["model"], cell["threads"]), []).append(cell["limits"])
+    for (model, threads), found in groups.items():
+        each = ([limit[key] for limit in found] for key in ("gflops_best", "gbs_best"))
+        lines.append(row([model, str(threads), *(f"{min(values):.1f}–{max(values):.1f}" for values in each)]))
     return lines
 
 
@@ -144,8 +144,8 @@ def markdown(run):
         f"{run['date']}, {run['cpu']}, {run['cores']} cores, {run['isa']}; load {load} (contenders take turns, so a few of",
         f"these are their own). {versions}.", "",
         "All in f32, the same weights and ids, in turns; milliseconds of a call, of a step for `decode`. \"Bound\" is what",
-        "the operations at the peak of multiply-adds and the weights at the rate of reading memory, both measured in the",
-        "same minutes, take at least; \"reached\" is bound / our median. p99 of fewer than 100 calls is the longest, and of",
+        "the operations at the peak of multiply-adds and the weights at the rate of reading memory, both measured before",
+        "and behind the cell, take at least; \"reached\" is bound / our median. p99 of fewer than 100 calls is the longest, and of",
         "fewer than 10 is not compared. A ratio in bold: the peer leads.", "",
         "## Cells", "", *cells(run), "",
         "## Where a peer leads", "", *behind(run), "",

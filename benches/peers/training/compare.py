@@ -3,9 +3,9 @@
     python compare.py --headrow PATH/TO/headrow --train a.tsv … --test t.tsv --work DIR speed --threads 1
     python compare.py --headrow PATH/TO/headrow --train a.tsv … --test t.tsv --work DIR quality --target-tokens 1000000
 
-`speed` runs both in turns, some rounds of a few steps each, and prints target tokens a second with medians and minima. `quality` trains
-each up to a number of target tokens, translates the first lines of the test file greedily, and prints BLEU (sacreBLEU's, also
-of our answers). Needs torch, tokenizers and sacrebleu.
+`speed` runs both in turns, some rounds of a few steps each, and prints target tokens a second with medians and minima. `quality`
+trains each up to a number of target tokens, translates the test lines that are no longer than those of the training greedily, and
+prints BLEU (sacreBLEU's, also of our answers) and the perplexity of their targets; of several seeds also the mean and its standard error. Needs torch, tokenizers and sacrebleu.
 """
 
 import argparse
@@ -40,7 +40,8 @@ def arguments():
     quality = what.add_parser("quality")
     quality.add_argument("--threads", type=int, default=1)
     quality.add_argument("--target-tokens", type=int, required=True)
-    quality.add_argument("--lines", type=int, default=400)
+    quality.add_argument("--lines", type=int, help="the first so many, instead of all")
+    quality.add_argument("--seeds", type=lambda t: [int(n) for n in t.split(",")], default=[1], help="of the trainings")
     quality.add_argument("--only", choices=["headrow", "torch"])
     return a.parse_args()
 
@@ -59,7 +60,7 @@ def ours(a, out, *more):
 
 def torchs(a, tokenizer, tokens, *more):
     command = [sys.executable, str(HERE / "torch_trainer.py"), "--train", *a.train, "--tokenizer", str(tokenizer)]
-    command += flags(SHAPE) + ["--max-length", str(MAX_LENGTH), "--batch-tokens", str(2 * a.batch_tokens)]
+    command += flags(SHAPE) + ["--max-length", str(MAX_LENGTH), "--batch-tokens", str(a.batch_tokens)]
     return command + ["--threads", str(a.threads), "--target-tokens", str(tokens), *map(str, more)]
 
 
@@ -108,54 +109,74 @@ def speed(a, work, tokenizer):
     print(json.dumps({"threads": a.threads, **result}, indent=1))
 
 
-def bleu(a, hypotheses):
-    import sacrebleu
+def tested(a, work, tokenizer):
+    """The test pairs that are no longer than those of the training, and a file of them."""
+    from tokenizers import Tokenizer
 
-    references = []
+    length = lambda text, words=Tokenizer.from_file(str(tokenizer)): len(words.encode(text, add_special_tokens=False).ids)
+    pairs = []
     for file in a.test:
-        for line in open(file, encoding="utf-8"):
-            fields = line.rstrip("\n").split("\t")
-            if len(fields) == 2 and all(fields):
-                references.append(fields[1])
-    return sacrebleu.corpus_bleu(hypotheses, [references[: len(hypotheses)]]).score
+        fields = (line.rstrip("\n").split("\t") for line in open(file, encoding="utf-8"))
+        pairs += [pair for pair in fields if len(pair) == 2 and all(pair) and length(pair[0]) < MAX_LENGTH]
+    pairs = pairs[: a.lines]
+    file = work / "test.tsv"
+    file.write_text("".join("\t".join(pair) + "\n" for pair in pairs), encoding="utf-8")
+    return pairs, file
+
+
+def headrow_learns(a, work, tokenizer, seed, pairs):
+    """Answers, and the last report of the training with the perplexity of the targets."""
+    out, model = work / f"ours-{seed}", work / f"model-{seed}"
+    more = ["--tokenizer", tokenizer, "--seed", seed, "--steps", 10**6, "--log-every", 1, "--save-every", 10**6]
+    process = subprocess.Popen(ours(a, out, *more), stderr=subprocess.DEVNULL)
+    while process.poll() is None:
+        log = reports(out)
+        if log and log[-1]["tokens"] >= a.target_tokens:
+            process.send_signal(signal.SIGINT)
+            process.wait()
+        time.sleep(0.3)
+    shutil.rmtree(model, ignore_errors=True)
+    subprocess.run([a.headrow, "average", "--run", str(out), "--last", "1", "--out", str(model)], check=True)
+    answers = subprocess.run(
+        [a.headrow, "translate", "--model", str(model), "--beams", "1", "--max-new-tokens", str(2 * MAX_LENGTH)],
+        input="".join(source + "\n" for source, _ in pairs),
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.splitlines()
+    line = [a.headrow, "evaluate", "--model", str(model), "--data", str(work / "test.tsv"), "--metrics", "perplexity", "--json"]
+    found = json.loads(subprocess.run(line, check=True, capture_output=True, text=True).stdout)
+    return answers, reports(out)[-1] | {"perplexity": found["perplexity"]}
+
+
+def torch_learns(a, work, tokenizer, seed, file):
+    """The same of torch."""
+    answers = work / f"torch-{seed}.txt"
+    more = ["--seed", seed, "--test", file, "--hypotheses", answers]
+    log = work / f"torch-{seed}.jsonl"
+    with open(log, "w", encoding="utf-8") as out:
+        subprocess.run(torchs(a, tokenizer, a.target_tokens, *more), check=True, stdout=out)
+    lines = log.read_text(encoding="utf-8").splitlines()
+    last, tested = map(json.loads, lines[-2:])
+    return answers.read_text(encoding="utf-8").splitlines(), last | {"perplexity": tested["perplexity"]}
 
 
 def quality(a, work, tokenizer):
-    if a.only != "torch":
-        out = work / "ours"
-        more = ["--tokenizer", tokenizer, "--steps", 10**6, "--log-every", 10, "--save-every", 10**6]
-        process = subprocess.Popen(ours(a, out, *more), stderr=subprocess.DEVNULL)
-        while process.poll() is None:
-            log = reports(out)
-            if log and log[-1]["tokens"] >= a.target_tokens:
-                process.send_signal(signal.SIGINT)
-                process.wait()
-            time.sleep(0.5)
-        model = work / "model"
-        shutil.rmtree(model, ignore_errors=True)
-        subprocess.run([a.headrow, "average", "--run", str(out), "--last", "1", "--out", str(model)], check=True)
-        sources = []
-        for file in a.test:
-            pairs = (line.rstrip("\n").split("\t") for line in open(file, encoding="utf-8"))
-            sources += [pair[0] for pair in pairs if len(pair) == 2 and all(pair)]
-        answers = subprocess.run(
-            [a.headrow, "translate", "--model", str(model), "--beams", "1", "--max-new-tokens", str(2 * MAX_LENGTH)],
-            input="\n".join(sources[: a.lines]) + "\n",
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout.splitlines()
-        last = reports(out)[-1]
-        print(json.dumps({"headrow": bleu(a, answers), "tokens": last["tokens"], "seconds": last["seconds"]}))
-    if a.only != "headrow":
-        file = work / "torch.txt"
-        more = ["--test", *a.test, "--hypotheses", file, "--lines", a.lines]
-        lines = subprocess.run(
-            torchs(a, tokenizer, a.target_tokens, *more), check=True, capture_output=True, text=True
-        ).stdout.splitlines()
-        last = json.loads(lines[-2])
-        answers = file.read_text(encoding="utf-8").splitlines()
-        print(json.dumps({"torch": bleu(a, answers), "tokens": last["tokens"], "seconds": last["seconds"]}))
+    import sacrebleu
+
+    pairs, file = tested(a, work, tokenizer)
+    scores = {name: [] for name in ("headrow", "torch") if a.only in (None, name)}
+    for seed in a.seeds:
+        for name, found in scores.items():
+            learns, tests = (headrow_learns, pairs) if name == "headrow" else (torch_learns, file)
+            answers, last = learns(a, work, tokenizer, seed, tests)
+            found.append(sacrebleu.corpus_bleu(answers, [[target for _, target in pairs]]).score)
+            told = {key: last[key] for key in ("perplexity", "step", "tokens", "seconds")}
+            print(json.dumps({name: found[-1], "seed": seed, "lines": len(pairs), **told}), flush=True)
+    for name, found in scores.items():
+        if len(found) > 1:
+            error = statistics.stdev(found) / len(found) ** 0.5
+            print(json.dumps({name: statistics.mean(found), "standard error": error, "seeds": len(found)}))
 
 
 def main():

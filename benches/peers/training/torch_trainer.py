@@ -1,9 +1,13 @@
 """A translator of the same shape trained with torch by the same recipe, for comparison.
 
+The recipe is Headrow's, where `torch.nn.Transformer` has another: dropout on what a sublayer gives and on embeddings alone (not
+inside attention and the feed-forward layer), each of the maps W_Q, W_K, W_V with Xavier's bound of its own (not that of the three
+stacked), and batches of so many real tokens a side.
+
     python torch_trainer.py --train a.tsv b.tsv --test c.tsv --tokenizer tokenizer.json --target-tokens 1000000
 
 One JSON object per report on stdout: {"tokens": target tokens so far, "seconds": time spent on steps, "loss": …}, and at the
-end {"hypotheses": FILE}: a greedy translation for each of the first lines of the test file.
+end {"hypotheses": FILE, "perplexity": …}: a greedy translation for each line of the test files, and how well the targets were foreseen.
 """
 
 import argparse
@@ -29,7 +33,7 @@ def arguments():
     a.add_argument("--d-ff", type=int, default=768)
     a.add_argument("--layers", type=int, default=3)
     a.add_argument("--heads", type=int, default=4)
-    a.add_argument("--batch-tokens", type=int, default=4000, help="source and target together, padding counted")
+    a.add_argument("--batch-tokens", type=int, default=2000, help="of each side, padding not counted")
     a.add_argument("--max-length", type=int, default=40)
     a.add_argument("--warmup", type=int, default=400)
     a.add_argument("--rate-factor", type=float, default=0.5)
@@ -40,7 +44,6 @@ def arguments():
     a.add_argument("--target-tokens", type=int, required=True)
     a.add_argument("--report-every", type=int, default=20, help="steps")
     a.add_argument("--hypotheses", default="hypotheses.txt")
-    a.add_argument("--lines", type=int, default=400)
     return a.parse_args()
 
 
@@ -75,27 +78,37 @@ class Translator(nn.Module):
         for weight in self.parameters():
             if weight.dim() > 1:
                 nn.init.xavier_uniform_(weight)
+        for part in self.stacks.modules():
+            if isinstance(part, nn.MultiheadAttention):
+                part.dropout = 0.0
+                for weight in part.in_proj_weight.chunk(3):
+                    nn.init.xavier_uniform_(weight)
+            if isinstance(part, (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)):
+                part.dropout = nn.Identity()
         nn.init.normal_(self.words.weight, 0, d**-0.5)
 
     def embed(self, ids):
         return self.dropout(self.words(ids) * self.scale + self.places[: ids.shape[1]])
 
-    def hidden(self, source, target):
+    def encode(self, source):
+        return self.stacks.encoder(self.embed(source), src_key_padding_mask=source == PAD)
+
+    def decode(self, source, memory, target):
         t = target.shape[1]
-        future = torch.triu(torch.ones(t, t, dtype=torch.bool), 1)
-        padding = source == PAD
-        return self.stacks(
-            self.embed(source),
+        return self.stacks.decoder(
             self.embed(target),
-            tgt_mask=future,
+            memory,
+            tgt_mask=torch.triu(torch.ones(t, t, dtype=torch.bool), 1),
             tgt_is_causal=True,
-            src_key_padding_mask=padding,
-            memory_key_padding_mask=padding,
+            memory_key_padding_mask=source == PAD,
             tgt_key_padding_mask=target == PAD,
         )
 
+    def read_out(self, hidden):
+        return F.linear(hidden, self.words.weight)
+
     def forward(self, source, target):
-        return F.linear(self.hidden(source, target), self.words.weight)
+        return self.read_out(self.decode(source, self.encode(source), target))
 
 
 def padded(rows):
@@ -104,31 +117,48 @@ def padded(rows):
 
 
 def batches(examples, budget, draw):
-    """Of examples of about the same length, in a drawn order."""
+    """Of examples of about the same length, in a drawn order; at most `budget` real tokens a side."""
     order = list(range(len(examples)))
     draw.shuffle(order)
-    order.sort(key=lambda i: len(examples[i][0]) + len(examples[i][1]) + 4 * draw.random())
-    found, batch, longest = [], [], 0
+    order.sort(key=lambda i: len(examples[i][0]) // 4 + len(examples[i][1]) // 4)
+    found, batch, sums = [], [], (0, 0)
     for i in order:
-        grown = max(longest, len(examples[i][0]), len(examples[i][1]) - 1)
-        if batch and 2 * grown * (len(batch) + 1) > budget:
+        sizes = len(examples[i][0]), len(examples[i][1]) - 1
+        grown = sums[0] + sizes[0], sums[1] + sizes[1]
+        if batch and max(grown) > budget:
             found.append(batch)
-            batch, grown = [], max(len(examples[i][0]), len(examples[i][1]) - 1)
+            batch, grown = [], sizes
         batch.append(examples[i])
-        longest = grown
+        sums = grown
     found.append(batch)
     draw.shuffle(found)
     return found
 
 
 @torch.no_grad()
+def perplexity(model, examples):
+    """Of the targets, their ends included."""
+    model.eval()
+    loss, tokens = 0.0, 0
+    for first in range(0, len(examples), 50):
+        some = examples[first : first + 50]
+        source, target = padded([s for s, _ in some]), padded([t for _, t in some])
+        scores, labels = model(source, target[:, :-1]), target[:, 1:]
+        loss += F.cross_entropy(scores.transpose(1, 2), labels, ignore_index=PAD, reduction="sum").item()
+        tokens += int((labels != PAD).sum())
+    model.train()
+    return math.exp(loss / tokens)
+
+
+@torch.no_grad()
 def greedy(model, sources, longest):
     model.eval()
     source = padded(sources)
+    memory = model.encode(source)
     target = torch.full((len(sources), 1), BEGIN)
     done = torch.zeros(len(sources), dtype=torch.bool)
     for _ in range(longest):
-        scores = F.linear(model.hidden(source, target)[:, -1], model.words.weight)
+        scores = model.read_out(model.decode(source, memory, target)[:, -1])
         word = scores.argmax(-1).masked_fill(done, PAD)
         target = torch.cat([target, word[:, None]], 1)
         done |= word == END
@@ -146,8 +176,8 @@ def main():
     draw = random.Random(a.seed)
     tokenizer = Tokenizer.from_file(a.tokenizer)
     ids = lambda text: tokenizer.encode(text, add_special_tokens=False).ids
-    examples = [(ids(s) + [END], [BEGIN] + ids(t) + [END]) for s, t in pairs(a.train)]
-    examples = [e for e in examples if len(e[0]) <= a.max_length and len(e[1]) <= a.max_length + 1]
+    examples_of = lambda files: [(ids(s) + [END], [BEGIN] + ids(t) + [END]) for s, t in pairs(files)]
+    examples = [e for e in examples_of(a.train) if len(e[0]) <= a.max_length and len(e[1]) <= a.max_length + 1]
     model = Translator(a, tokenizer.get_vocab_size())
     adam = torch.optim.Adam(model.parameters(), 1.0, betas=(0.9, 0.98), eps=1e-9)
     step, tokens, seconds = 0, 0, 0.0
@@ -173,14 +203,13 @@ def main():
                 print(json.dumps(report), flush=True)
             if tokens >= a.target_tokens:
                 break
-    tests = list(pairs(a.test))[: a.lines]
+    tests = examples_of(a.test)
     if tests:
         with open(a.hypotheses, "w", encoding="utf-8") as out:
             for first in range(0, len(tests), 50):
-                sources = [ids(s)[: a.max_length] + [END] for s, _ in tests[first : first + 50]]
-                for row in greedy(model, sources, 2 * a.max_length):
+                for row in greedy(model, [source for source, _ in tests[first : first + 50]], 2 * a.max_length):
                     out.write(tokenizer.decode(row) + "\n")
-        print(json.dumps({"hypotheses": a.hypotheses}), flush=True)
+        print(json.dumps({"hypotheses": a.hypotheses, "perplexity": perplexity(model, tests)}), flush=True)
 
 
 if __name__ == "__main__":
