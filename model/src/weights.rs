@@ -239,11 +239,6 @@ impl<'a> Checkpoint<'a> {
 
 #[cfg(feature = "train")]
 impl Checkpoint<'_> {
-    /// Bytes of a tensor's data.
-    pub(crate) fn size(&self, tensor: &Tensor) -> u64 {
-        tensor.bytes.end - tensor.bytes.start
-    }
-
     /// Reads a tensor's data from byte `offset` on, of whatever type.
     pub(crate) fn read_bytes(&self, tensor: &Tensor, offset: u64, out: &mut [u8]) -> Result<()> {
         debug_assert!(offset + out.len() as u64 <= self.size(tensor));
@@ -289,9 +284,14 @@ fn is_plain_name(name: &str) -> bool {
 }
 
 impl Checkpoint<'_> {
-    /// Of the data of all tensors.
+    /// Bytes of a tensor's data.
+    pub(crate) fn size(&self, tensor: &Tensor) -> u64 {
+        tensor.bytes.end - tensor.bytes.start
+    }
+
+    /// Bytes of the data of all tensors.
     pub(crate) fn bytes(&self) -> u64 {
-        self.tensors.values().map(|tensor| tensor.bytes.end - tensor.bytes.start).sum()
+        self.tensors.values().map(|tensor| self.size(tensor)).sum()
     }
 
     /// The floating-point types that occur, by name.

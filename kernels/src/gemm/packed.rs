@@ -95,7 +95,7 @@ impl PackedB {
         let (nr, len) = (cpu.table.gemm.nr, packed_len(cpu, k, n));
         let mut data = room::<f32>(len).unwrap_or_else(|| refused(len * size_of::<f32>()));
         let (columns, memory) = (columns_at_once(cpu, k), Panels(data.as_mut_ptr()));
-        let each = Need::of::<f32>(columns * k).and(own);
+        let each = made_by_each(cpu, k, own);
         par.run_with(n.div_ceil(columns), each, stack, &|chunk, mut stack| {
             let first = chunk * columns;
             let count = columns.min(n - first);
@@ -125,9 +125,7 @@ impl PackedB {
     /// When it overflows.
     #[track_caller]
     pub fn made_scratch(cpu: Cpu, par: Par<'_>, k: usize, own: Need) -> Need {
-        let columns = columns_at_once(cpu, k);
-        let rows = columns.checked_mul(k).expect("scratch size overflows");
-        par.need(Need::of::<f32>(rows).and(own))
+        par.need(made_by_each(cpu, k, own))
     }
 
     /// Overwrites columns `first .. first + c` with the rows of `bt`, c × k: for weights that are loaded
@@ -247,6 +245,13 @@ fn columns_at_once(cpu: Cpu, k: usize) -> usize {
     const ELEMENTS: usize = 1 << 15;
     let nr = cpu.table.gemm.nr;
     (ELEMENTS / k.max(1) / nr).max(1) * nr
+}
+
+/// What a worker of [`PackedB::made`] takes from the stack.
+#[track_caller]
+fn made_by_each(cpu: Cpu, k: usize, own: Need) -> Need {
+    let rows = columns_at_once(cpu, k).checked_mul(k).expect("scratch size overflows");
+    Need::of::<f32>(rows).and(own)
 }
 
 /// The memory of panels that several workers write.
@@ -386,9 +391,11 @@ pub(super) fn transpose(cpu: Cpu, at: Mat<'_>, ldt: usize, out: &mut [f32]) {
 
 /// Columns `within ..` of one panel from the rows of Bᵀ: `bt` is (≤ nr − within) × k. The others stay.
 fn set_panel(cpu: Cpu, bt: Mat<'_>, within: usize, out: &mut [f32]) {
-    match cpu.table.gemm.nr {
-        nr if bt.rows() == nr => pack_transposed(cpu, bt, out),
-        nr => set_part(bt, nr, within, out),
+    let nr = cpu.table.gemm.nr;
+    if bt.rows() == nr {
+        pack_transposed(cpu, bt, out);
+    } else {
+        set_part(bt, nr, within, out);
     }
 }
 
