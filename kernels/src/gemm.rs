@@ -39,6 +39,7 @@
 mod blocking;
 mod driver;
 pub(crate) mod epilogue;
+mod left;
 mod packed;
 
 pub use blocking::Blocking;
@@ -222,7 +223,7 @@ pub fn gemm<'a>(
 
 /// The scratch memory of [`gemm`] with up to `threads` workers.
 ///
-/// A plain A times a packed B needs none.
+/// Memory for m rows of a plain A serves fewer as well.
 ///
 /// # Panics
 /// When the size overflows.
@@ -236,7 +237,7 @@ pub fn gemm_scratch(
     left: LeftKind,
     right: RightKind,
 ) -> Need {
-    let blocking = Blocking::of(cpu, threads, left, m, n, k);
+    let blocking = Blocking::largest(cpu, threads, left, m, n, k);
     gemm_blocked_scratch(cpu, &blocking, threads, m, n, k, left, right)
 }
 

@@ -158,9 +158,9 @@ macro_rules! compile {
 static SCALAR: Table = Table {
     isa: Isa::Scalar,
     gemm: GemmKernels {
-        mr: 4,
-        nr: 16,
-        tile: arch::scalar::gemm::f32_gemm_1x16_scalar,
+        mr: arch::scalar::gemm::MR,
+        nr: arch::scalar::gemm::NR,
+        tile: arch::scalar::gemm::f32_gemm_4x16_scalar,
         marked: arch::scalar::marked::f32_gemm_marked_scalar,
         pack_rows: arch::scalar::pack::f32_pack_rows_scalar,
     },
@@ -207,7 +207,7 @@ static AVX512: Table = {
 #[cfg(target_arch = "aarch64")]
 static NEON: Table = {
     use arch::aarch64::neon::gemm::{MR, NR, f32_gemm_8x8_neon};
-    let pack_rows = arch::aarch64::neon::pack::f32_pack_rows_4x4_neon;
+    let pack_rows = arch::aarch64::neon::pack::f32_pack_rows_8x4_neon;
     let marked = arch::aarch64::neon::marked::f32_gemm_marked_8x8_neon;
     Table {
         isa: Isa::Neon,

@@ -3,8 +3,9 @@
 mod support;
 
 use headrow_kernels::{
-    Activation, AttentionExtent, AttentionShape, Cancel, Cpu, Epilogue, Mask, Mat, MatMut, Need,
-    PackedB, Par, Scratch, Segment, Team, Write, activate, attention, attention_scratch, gemm,
+    Activation, AttentionExtent, AttentionShape, Cancel, Cpu, Epilogue, LeftKind, Mask, Mat,
+    MatMut, PackedB, Par, RightKind, Scratch, Segment, Team, Write, activate, attention,
+    attention_scratch, gemm, gemm_scratch,
 };
 use std::time::{Duration, Instant};
 use support::{Random, emulated, hash};
@@ -47,7 +48,9 @@ fn a_large_product_is_given_up_in_the_middle() {
     given_up("product", |par| {
         let mut c = vec![f32::NAN; m * n];
         let (a, out) = (Mat::new(&a, m, k), MatMut::new(&mut c, m, n));
-        let (none, mut scratch) = (Epilogue::default(), Scratch::new(Need::NONE));
+        let (left, right, threads) = (LeftKind::Plain, RightKind::Packed, par.threads());
+        let mut scratch = Scratch::new(gemm_scratch(cpu, threads, m, n, k, left, right));
+        let none = Epilogue::default();
         gemm(cpu, par, a, &packed, Write::Replace, &none, out, &mut scratch.stack());
         c
     });

@@ -2,7 +2,7 @@
 
 mod support;
 
-use headrow_kernels::gemm::Blocking;
+use headrow_kernels::gemm::{Blocking, gemm_blocked_scratch};
 use headrow_kernels::{
     Activation, Cancel, Cpu, Epilogue, LeftKind, Mat, MatMut, Need, PackedB, Par, Right, RightKind,
     Scratch, Team, Write, gemm, gemm_scratch, reference,
@@ -28,7 +28,11 @@ fn every_small_shape_is_one_chain_per_element_in_every_layout() {
                     let gap = (m + n + k) % 3;
                     let run = Run { gap, offset: (m + k) % 4, ..Run::plain(cpu) };
                     let (replaced, added) = (bits(&chain(a, b, None)), bits(&chain(a, b, Some(c))));
-                    for run in run.layouts() {
+                    // So few rows are not packed by themselves.
+                    let usual = Blocking::new(cpu, 1, m, n, k);
+                    let packed = Blocking { pack_left: true, ..usual };
+                    let packed = Run { blocking: Some(packed), ..run };
+                    for run in run.layouts().chain(packed.layouts()) {
                         let none = Epilogue::default();
                         let name = run.name(m, n, k);
                         assert!(run.product(a, b, None, &none).bits() == replaced, "{name}");
@@ -82,6 +86,7 @@ fn block_sizes_do_not_show_in_the_bits() {
             let blockings = [
                 Blocking { mc: size, ..usual },
                 Blocking { kc: size, ..usual },
+                Blocking { mc: size, kc: size, pack_left: !usual.pack_left, ..usual },
                 Blocking { nc: size, direct_rows: 0, ..usual },
                 Blocking { chunk_rows: size, ..usual },
                 Blocking { chunk_cols: size, ..usual },
@@ -93,6 +98,7 @@ fn block_sizes_do_not_show_in_the_bits() {
                     chunk_rows: size,
                     chunk_cols: size,
                     direct_rows: 0,
+                    pack_left: true,
                 },
             ];
             for blocking in blockings {
@@ -330,11 +336,20 @@ fn of_a_packing_that_was_given_up_nothing_is_kept() {
 }
 
 #[test]
-fn a_plain_a_times_a_packed_b_needs_no_scratch() {
-    let cpu = Cpu::detect();
-    for m in [1, 16, 500] {
-        let need = gemm_scratch(cpu, 4, m, 500, 500, LeftKind::Plain, RightKind::Packed);
-        assert_eq!(need, Need::NONE);
+fn memory_for_many_rows_serves_fewer_and_few_need_none() {
+    for cpu in Cpu::all() {
+        for (threads, n, k) in [(1, 1000, 70), (3, 2000, 1100), (1, 20, 5000)] {
+            let need =
+                |m| gemm_scratch(cpu, threads, m, n, k, LeftKind::Plain, RightKind::Packed).bytes();
+            assert_eq!(need(1), 0);
+            assert!((1..500).all(|m| need(m) <= need(m + 1)), "{threads} threads, {n}×{k}");
+            for m in 1..300 {
+                let blocking = Blocking::new(cpu, threads, m, n, k);
+                let (left, right) = (LeftKind::Plain, RightKind::Packed);
+                let used = gemm_blocked_scratch(cpu, &blocking, threads, m, n, k, left, right);
+                assert!(used.bytes() <= need(m), "{m} rows, {threads} threads, {n}×{k}");
+            }
+        }
     }
 }
 

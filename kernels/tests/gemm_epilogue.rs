@@ -49,8 +49,10 @@ fn the_epilogue_equals_the_separate_operations() {
                             chunk_rows: 3,
                             chunk_cols: 1,
                             direct_rows: 1,
+                            pack_left: false,
                         };
-                        for blocking in [None, Some(tiny)] {
+                        let packed = Blocking { pack_left: true, ..tiny };
+                        for blocking in [None, Some(tiny), Some(packed)] {
                             let run = Run { blocking, gap: 1, ..Run::plain(cpu) };
                             for run in run.layouts() {
                                 let name = format!("{} {epilogue:?}", run.name(m, n, k));

@@ -5,10 +5,12 @@
 /// C\[i, j\] ← Σ_p A\[i, p\]·B\[p, j\] for i < m, j < n, each as ONE chain of fused multiply-adds in ascending
 /// p, starting from +0, or from the old C\[i, j\] when `accumulate`.
 ///
-/// Element \[i, p\] of A is at `a + i·lda + p`: A is row-major, whatever `lda`. B comes in panels of nr
-/// columns: \[p, j\] is at `b + (j / nr)·panel + p·ldb + j mod nr`. So a packed B has `ldb = nr` and
+/// Element \[i, p\] of A is at `a + i·lda + p`, whatever `lda`. B comes in panels of nr columns: \[p, j\] is at `b + (j / nr)·panel + p·ldb + j mod nr`. So a packed B has `ldb = nr` and
 /// `panel = k·nr` (more when the block is a part of its depth); a row-major B has its row stride as
 /// `ldb` and `panel = nr`; with n ≤ nr, `panel` means nothing. \[i, j\] of C is at `c + i·ldc + j`.
+///
+/// In a `packed` block A lies in one piece for each [tile](crate::arch::tiles::row_tiles) too: of a tile of r rows from
+/// row s on, \[i, p\] is at `a + s·lda + p·r + (i − s)`, with `lda = k`; and `ldb = nr`.
 ///
 /// Any m and n: the kernel cuts the block into its tiles, panel after panel, so that a panel meets all rows while
 /// it is in the first-level cache. Exactly the named elements are read and written. Without
@@ -27,6 +29,8 @@ pub(crate) struct TileArgs {
     pub(crate) k: usize,
     pub(crate) a: *const f32,
     pub(crate) lda: usize,
+    /// A lies as the tiles of this block read it, and B in its panels without gaps.
+    pub(crate) packed: bool,
     pub(crate) b: *const f32,
     pub(crate) ldb: usize,
     pub(crate) panel: usize,
@@ -35,9 +39,6 @@ pub(crate) struct TileArgs {
     pub(crate) accumulate: bool,
     /// A hint: when B comes from beyond the second-level cache, it pays to ask for the next panels in advance.
     pub(crate) from: Distance,
-    /// A hint: A goes on below the block, and its next rows will be wanted then.
-    #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(dead_code))]
-    pub(crate) goes_on: bool,
 }
 
 /// Where an operand is likely to lie.
@@ -54,11 +55,12 @@ pub(crate) enum Distance {
 /// Packs rows as the columns of one panel: Bᵀ as the kernel wants B.
 ///
 /// `to[p·ldt + j] = from[min(j, rows − 1)·ld + p]` for j < nr and p < depth: columns beyond the last row repeat
-/// it, so that nothing in a panel is stale (a product with a denormal left over costs time).
+/// it, so that nothing in a panel is stale (a product with a denormal left over costs time). With ldt < nr = 8 columns
+/// j < ldt are meant: the others may be written before the next row of the panel is.
 ///
 /// # Safety
-/// `rows ≥ 1`, nr is a multiple of 8, the elements named above are valid for reading and
-/// writing and do not overlap; the machine runs the kernel's instruction set.
+/// `rows ≥ 1`, nr is a multiple of 8, and 8 when ldt is less; the elements named above are valid for reading and
+/// writing and do not overlap, but for the rows of a panel with ldt < nr; the machine runs the kernel's instruction set.
 pub(crate) type PackRows = unsafe fn(args: PackArgs);
 
 /// The operands of [`PackRows`].
@@ -70,6 +72,6 @@ pub(crate) struct PackArgs {
     pub(crate) ld: usize,
     pub(crate) nr: usize,
     pub(crate) to: *mut f32,
-    /// From one row of the panel to the next: nr, or more where panels lie side by side.
+    /// From one row of the panel to the next.
     pub(crate) ldt: usize,
 }

@@ -34,40 +34,6 @@ pub(crate) struct Ahead {
     panel: usize,
     /// Rows of each tile of the run.
     pub(crate) tile: usize,
-    below: Below,
-}
-
-/// What a tile asks for of the rows of A that lie as far below its own as the block is high: each panel's tiles ask
-/// for their share, so that the next block of A is near when it is wanted.
-#[derive(Clone, Copy)]
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
-struct Below {
-    /// From a row to the one that is asked for.
-    distance: usize,
-    /// Cache lines of the row, counted from its first element.
-    first: usize,
-    end: usize,
-}
-
-/// Values in a cache line.
-const LINE: usize = 16;
-/// In longer rows of A the processor sees by itself what comes next.
-const SHORT: usize = 384;
-
-impl Below {
-    const NOTHING: Below = Below { distance: 0, first: 0, end: 0 };
-
-    /// The share of the columns from `first` on.
-    #[inline(always)]
-    fn new(block: &TileArgs, first: usize, columns: usize) -> Below {
-        if !block.goes_on || block.k > SHORT {
-            return Below::NOTHING;
-        }
-        let line = |column: usize| column * block.k / (LINE * block.n);
-        let next = first + columns;
-        let end = if next < block.n { line(next) } else { block.k.div_ceil(LINE) };
-        Below { distance: block.m * block.lda, first: line(first), end }
-    }
 }
 
 /// Below this many rows nothing is asked for in advance, unless panels take turns.
@@ -87,31 +53,14 @@ impl Ahead {
             _ => (32, 32usize.div_ceil(tiles)),
         };
         let &TileArgs { b: next, ldb, panel, .. } = block;
-        Ahead { next, steps, rows, ldb, panels: 1, panel, tile: 0, below: Below::NOTHING }
+        Ahead { next, steps, rows, ldb, panels: 1, panel, tile: 0 }
     }
 
     /// For a single tile that asks for rows of `panels` panels from `next` on, half of them with each half of a group.
     #[inline(always)]
     fn in_turns(block: &TileArgs, next: *const f32, panels: usize) -> Ahead {
         let &TileArgs { m: tile, ldb, panel, .. } = block;
-        let below = Below::NOTHING;
-        Ahead { next, steps: 8, rows: 4, ldb, panels, panel, tile, below }
-    }
-
-    /// Calls `prefetch` for what lies below the tile of `M` rows of A from `a` on.
-    #[inline(always)]
-    pub(crate) fn ask_below<const M: usize>(
-        &self,
-        a: *const f32,
-        lda: usize,
-        prefetch: impl Fn(*const u8),
-    ) {
-        let Below { distance, first, end } = self.below;
-        for line in first..end {
-            for i in 0..M {
-                prefetch(a.wrapping_add(distance + i * lda + line * LINE).cast());
-            }
-        }
+        Ahead { next, steps: 8, rows: 4, ldb, panels, panel, tile }
     }
 
     /// Calls `prefetch` for the rows that are due.
@@ -138,24 +87,37 @@ impl Ahead {
     }
 }
 
+/// Into what tiles of at most `mr` rows a block of m rows falls: so many of so many rows each, the longer ones first.
+///
+/// They are equal but for one row, so that 7 rows are 4 + 3 and not 6 + 1, whose last tile would wait for its own
+/// results.
+#[inline(always)]
+pub(crate) fn row_tiles(m: usize, mr: usize) -> [(usize, usize); 2] {
+    let tiles = m.div_ceil(mr);
+    let (rows, longer) = (m / tiles, m % tiles);
+    [(longer, rows + 1), (tiles - longer, rows)]
+}
+
 impl Shape {
     /// Calls `run(panels, args, ahead)` for runs of tiles of `block`. A run is `args.m / rows` tiles of
     /// `ahead.tile` = `rows` rows above each other (1 ≤ rows ≤ mr); its n columns begin at a panel and fill
     /// `panels` whole ones, or a part of one.
     ///
-    /// Rows are cut into equal parts, so that 7 rows are 4 + 3 and not 6 + 1, whose last tile would
-    /// wait for its own results. A group of panels meets all rows before the next group is begun.
+    /// Rows are cut by [`row_tiles`]. A group of panels meets all rows before the next group is begun.
     #[inline(always)]
     pub(crate) fn walk(&self, block: TileArgs, mut run: impl FnMut(usize, &TileArgs, Ahead)) {
         let Shape { mr, nr, panels, turn } = *self;
-        let tiles = block.m.div_ceil(mr);
-        if turn > 0 && block.from == Distance::Memory && (3..=mr).contains(&block.m) {
+        if turn > 0
+            && block.from == Distance::Memory
+            && (3..=mr).contains(&block.m)
+            && !block.packed
+        {
             return self.take_turns(block, run);
         }
-        let (rows, longer) = (block.m / tiles, block.m % tiles);
+        let runs = row_tiles(block.m, mr);
         // The smallest tile decides how many panels go together.
-        let group = panels[rows - 1];
-        let asking = Ahead::new(&block, tiles);
+        let group = panels[runs[1].1 - 1];
+        let asking = Ahead::new(&block, runs[0].0 + runs[1].0);
         // What a tile moves on by in asking.
         let asked = asking.asked(block.k);
         let mut first = 0;
@@ -167,9 +129,8 @@ impl Shape {
                 ..block
             };
             let next = args.b.wrapping_add(group * block.panel);
-            let mut ahead = Ahead { next, below: Below::new(&block, first, columns), ..asking };
-            // The longer tiles, then the others.
-            for (count, rows) in [(longer, rows + 1), (tiles - longer, rows)] {
+            let mut ahead = Ahead { next, ..asking };
+            for (count, rows) in runs {
                 if count > 0 {
                     args.m = count * rows;
                     ahead.tile = rows;

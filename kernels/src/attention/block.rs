@@ -123,6 +123,7 @@ impl Operands<'_> {
                     k: width,
                     a: rows.q.wrapping_add(part.start * rows.ldq),
                     lda: rows.ldq,
+                    packed: false,
                     b,
                     ldb: nr,
                     panel: width * nr,
@@ -130,7 +131,6 @@ impl Operands<'_> {
                     ldc: ld,
                     accumulate: false,
                     from: Distance::Near,
-                    goes_on: false,
                 });
             }
         }
@@ -350,6 +350,7 @@ impl Columns<'_> {
                     k: run.len(),
                     a: weights.weights.as_ptr().add(rows.start * weights.ld + run.start - base),
                     lda: weights.ld,
+                    packed: false,
                     b,
                     ldb: values.ld,
                     panel: values.panel,
@@ -357,7 +358,6 @@ impl Columns<'_> {
                     ldc,
                     accumulate: accumulate || run.start > first,
                     from: Distance::Near,
-                    goes_on: false,
                 });
             }
         }

@@ -11,7 +11,7 @@ use crate::cpu::Cpu;
 pub struct Blocking {
     /// Rows of a block of A: the block should stay in the second-level cache.
     pub mc: usize,
-    /// Depth of a block: `kc` rows of a panel of B, and as many values of each row of A, share the first level. With a
+    /// Depth of a block: `kc` rows of a panel of B, and as many values of each row of A, share the nearest levels. With a
     /// transposed A, an unpacked B is packed in pieces of this depth too.
     pub kc: usize,
     /// Columns of an unpacked B that are packed at a time (rounded up to whole panels).
@@ -20,14 +20,18 @@ pub struct Blocking {
     pub chunk_rows: usize,
     /// Columns of C in a worker's chunk (rounded up to whole panels).
     pub chunk_cols: usize,
-    /// With at most this many rows, a plain B is used where it lies instead of being packed.
+    /// With at most this many rows of an A that is not packed, a plain B is used where it lies instead of being packed.
     pub direct_rows: usize,
+    /// Whether blocks of a plain A are packed, as those of a transposed one always are: the kernel then reads one stream
+    /// of A, in place of one for each row of its tile.
+    pub pack_left: bool,
 }
 
 /// Depth beyond which a product is done in parts: the running sums are stored and loaded once per part.
-const KC: usize = 1024;
-/// The same when A is transposed: a copied block is then wide enough to be filled by whole cache lines, and a panel
-/// of B stays in the first level beside it.
+const WHOLE: usize = 1024;
+/// Depth of a part at most.
+const PART: usize = 768;
+/// The same when A is transposed: B is packed piece by piece of it, and a panel stays in the first level.
 const KC_TRANSPOSED: usize = 384;
 /// Multiply-adds that one thread does sooner than it could share them out.
 const WORTH_SHARING: usize = 1 << 17;
@@ -37,8 +41,10 @@ const SHORT: usize = 1 << 25;
 const ROWS_PER_READ: usize = 24;
 /// Chunks per worker: enough that a late or slow one leaves little for the others to wait for.
 const CHUNKS_PER_WORKER: usize = 4;
-/// The same when A is transposed: each chunk copies its block of A.
+/// The same when A is transposed: each chunk packs its block of A.
 const CHUNKS_TRANSPOSED: usize = 2;
+/// Panels of B that a block of A must meet to be worth packing.
+const WORTH_PACKING: usize = 16;
 
 impl Blocking {
     /// The sizes that [`gemm`](super::gemm) uses for an m × n × k product on up to `threads` workers, A as it is or
@@ -53,14 +59,13 @@ impl Blocking {
     /// [`Blocking::of`] a plain A.
     pub fn new(cpu: Cpu, threads: usize, m: usize, n: usize, k: usize) -> Blocking {
         let (mr, nr) = (cpu.table.gemm.mr, cpu.table.gemm.nr);
-        let caches = cpu.caches();
         // A whole depth where it is moderate; else equal parts, so that none is short.
-        let kc = k.div_ceil(k.div_ceil(KC).max(1)).next_multiple_of(32);
-        // A block of A takes about half the second level; the panels of B stream through the rest.
-        let most = (caches.l2 / 2 / size_of::<f32>() / kc.max(1) / mr * mr).clamp(4 * mr, 16 * mr);
+        let parts = if k <= WHOLE { 1 } else { k.div_ceil(PART) };
+        let kc = k.div_ceil(parts).next_multiple_of(32);
+        let most = most_rows(cpu, kc);
         let mc = m.div_ceil(m.div_ceil(most).max(1)).next_multiple_of(mr);
         // An unpacked B is packed in pieces of half the second level, but not too narrow to pay.
-        let nc = (caches.l2 / 2 / size_of::<f32>() / k.max(1)).max(8 * nr);
+        let nc = (cpu.caches().l2 / 2 / size_of::<f32>() / k.max(1)).max(8 * nr);
         let (mut chunk_rows, mut chunk_cols) = (m, n);
         let work = m.saturating_mul(n).saturating_mul(k);
         if threads > 1 && work > WORTH_SHARING {
@@ -70,10 +75,31 @@ impl Blocking {
             chunk_rows = mc;
             chunk_cols = n.div_ceil(chunks.div_ceil(m.div_ceil(mc)));
         }
-        Blocking { mc, kc, nc, chunk_rows, chunk_cols, direct_rows: 2 * mr }.checked(cpu)
+        let pack_left = m > 2 * mr && chunk_cols >= WORTH_PACKING * nr;
+        Blocking { mc, kc, nc, chunk_rows, chunk_cols, direct_rows: 2 * mr, pack_left }.checked(cpu)
     }
 
-    /// [`Blocking::of`] a transposed A, as gradients of weights have it: k counts tokens. Blocks of A are copied,
+    /// [`Blocking::of`] with blocks of A as large as those of any product of at most m rows: for memory that serves all
+    /// of them (with a transposed A, of this one).
+    pub(super) fn largest(
+        cpu: Cpu,
+        threads: usize,
+        left: LeftKind,
+        m: usize,
+        n: usize,
+        k: usize,
+    ) -> Blocking {
+        let blocking = Blocking::of(cpu, threads, left, m, n, k);
+        match left {
+            LeftKind::Plain => {
+                let pack_left = m > 2 * cpu.table.gemm.mr;
+                Blocking { mc: most_rows(cpu, blocking.kc), pack_left, ..blocking }
+            }
+            LeftKind::Transposed => blocking,
+        }
+    }
+
+    /// [`Blocking::of`] a transposed A, as gradients of weights have it: k counts tokens. Blocks of A are packed,
     /// so a block meets as many columns as can be, and the depth is cut first: B is packed piece by piece of it.
     fn transposed(cpu: Cpu, threads: usize, m: usize, n: usize, k: usize) -> Blocking {
         let mr = cpu.table.gemm.mr;
@@ -89,7 +115,8 @@ impl Blocking {
             chunk_rows = m.div_ceil(chunks).next_multiple_of(mr).clamp(8 * mr, mc.max(8 * mr));
             chunk_cols = n.div_ceil(chunks.div_ceil(m.div_ceil(chunk_rows)));
         }
-        Blocking { mc, kc, nc, chunk_rows, chunk_cols, direct_rows: 2 * mr }.checked(cpu)
+        let direct_rows = 2 * mr;
+        Blocking { mc, kc, nc, chunk_rows, chunk_cols, direct_rows, pack_left: true }.checked(cpu)
     }
 
     /// The same in chunks that take a core about half a millisecond at most, for a product that may be given up
@@ -110,7 +137,13 @@ impl Blocking {
             nc: panels(self.nc),
             chunk_rows: self.chunk_rows.max(1),
             chunk_cols: panels(self.chunk_cols),
-            direct_rows: self.direct_rows,
+            ..self
         }
     }
+}
+
+/// Rows of the largest block of a plain A: about half the second level, through the rest of which panels of B stream.
+fn most_rows(cpu: Cpu, kc: usize) -> usize {
+    let mr = cpu.table.gemm.mr;
+    (cpu.caches().l2 / 2 / size_of::<f32>() / kc.max(1) / mr * mr).clamp(4 * mr, 16 * mr)
 }

@@ -1,13 +1,14 @@
 //! The loops around the kernel.
 
-use super::packed::{GROUP, pack_panels, transpose};
+use super::left::{self, Rows};
+use super::packed::pack_panels;
 use super::{Blocking, Epilogue, Left, LeftKind, Right, RightKind, Write};
 use crate::arch::{Distance, TileArgs};
 use crate::cpu::Cpu;
 use crate::par::Par;
 use crate::rows::activation::Activation;
 use crate::scratch::{Need, Stack};
-use crate::view::{Mat, MatMut};
+use crate::view::MatMut;
 use std::ops::Range;
 
 /// A larger B (in values) is taken to come from beyond the second-level cache: a little more than a usual one
@@ -20,23 +21,6 @@ const NO_EPILOGUE: Epilogue<'static> =
     Epilogue { alpha: None, bias: None, activation: Activation::Identity, residual: None };
 /// Bytes of C that are finished while they are still near.
 const STRIP: usize = 96 << 10;
-
-/// Where A lies: element \[i, p\] of a block is found after looking at how it is stored.
-#[derive(Clone, Copy)]
-enum Rows<'a> {
-    Plain(Mat<'a>),
-    Transposed(Mat<'a>),
-}
-
-impl<'a> Rows<'a> {
-    /// Some columns of A.
-    fn depth(self, p: Range<usize>) -> Rows<'a> {
-        match self {
-            Rows::Plain(a) => Rows::Plain(a.columns(p)),
-            Rows::Transposed(at) => Rows::Transposed(at.rows_range(p)),
-        }
-    }
-}
 
 /// Where some columns of B lie: element \[p, j\] at `base + (j / nr)·panel + p·ldb + j mod nr`, j counted
 /// from the first of them.
@@ -99,6 +83,7 @@ pub(super) fn run(
         k,
         first: 0,
         a: match a {
+            Left::Plain(a) if blocking.pack_left => Rows::Packed(a),
             Left::Plain(a) => Rows::Plain(a),
             Left::Transposed(at) => Rows::Transposed(at),
         },
@@ -113,7 +98,7 @@ pub(super) fn run(
             let b = Columns { base: b.as_ptr(), ldb: nr, panel: k * nr };
             Product { b, ..product }.share_out(par, stack);
         }
-        Right::Plain(b) if m <= blocking.direct_rows => {
+        Right::Plain(b) if in_place(blocking, m, a.kind()) => {
             let b = Columns { base: b.as_ptr(), ldb: b.stride(), panel: nr };
             Product { b, ..product }.share_out(par, stack);
         }
@@ -127,6 +112,11 @@ pub(super) fn run(
             }
         }
     }
+}
+
+/// Whether a plain B is used where it lies. It is packed where A is, as the kernels have it.
+fn in_place(blocking: &Blocking, m: usize, left: LeftKind) -> bool {
+    left == LeftKind::Plain && !blocking.pack_left && m <= blocking.direct_rows
 }
 
 /// Depth of the pieces in which an unpacked B is packed.
@@ -166,7 +156,7 @@ pub(super) fn scratch(
     }
     let packed_b = match right {
         RightKind::Packed => Need::NONE,
-        RightKind::Plain if m <= blocking.direct_rows => Need::NONE,
+        RightKind::Plain if in_place(blocking, m, left) => Need::NONE,
         RightKind::Plain | RightKind::Transposed => {
             let nr = cpu.table.gemm.nr;
             let nc = n.checked_next_multiple_of(nr).map_or(blocking.nc, |n| n.min(blocking.nc));
@@ -181,21 +171,11 @@ pub(super) fn scratch(
 #[track_caller]
 fn block_of_a(blocking: &Blocking, m: usize, k: usize, left: LeftKind) -> Need {
     match left {
-        LeftKind::Plain => Need::NONE,
-        LeftKind::Transposed => {
-            let rows = blocking.mc.min(m);
-            let stride = copied_stride(blocking.kc.min(k));
-            Need::of::<f32>(rows.checked_mul(stride).expect("scratch size overflows"))
+        LeftKind::Plain if !blocking.pack_left => Need::NONE,
+        LeftKind::Plain | LeftKind::Transposed => {
+            left::room_for(blocking.mc.min(m), blocking.kc.min(k))
         }
     }
-}
-
-/// From one row of a copied block of A to the next: room for whole groups, and an odd number of cache lines, so
-/// that the same column of many rows does not fall on the same few places of a cache.
-fn copied_stride(depth: usize) -> usize {
-    const LINE: usize = 64 / size_of::<f32>();
-    const { assert!(LINE.is_multiple_of(GROUP)) };
-    (depth.div_ceil(LINE) | 1) * LINE
 }
 
 impl<'a> Product<'a> {
@@ -243,7 +223,7 @@ impl<'a> Product<'a> {
     fn share_out(&self, par: Par<'_>, stack: &mut Stack<'_>) {
         let Blocking { chunk_rows, chunk_cols, .. } = *self.blocking;
         let left = match self.a {
-            Rows::Plain(_) => LeftKind::Plain,
+            Rows::Plain(_) | Rows::Packed(_) => LeftKind::Plain,
             Rows::Transposed(_) => LeftKind::Transposed,
         };
         let down = self.m.div_ceil(chunk_rows);
@@ -266,19 +246,8 @@ impl<'a> Product<'a> {
             let mut p = 0;
             loop {
                 let k = kc.min(self.k - p);
-                let (block, _) = match self.a {
-                    Rows::Plain(_) => stack.take::<f32>(0),
-                    Rows::Transposed(_) => stack.take::<f32>(m * copied_stride(k)),
-                };
-                let (a, lda) = match self.a {
-                    // SAFETY: row i and column p lie inside A, or A is empty and nothing is read.
-                    Rows::Plain(a) => (a.as_ptr().wrapping_add(i * a.stride() + p), a.stride()),
-                    Rows::Transposed(at) => {
-                        let lda = copied_stride(k);
-                        transpose(self.cpu, at.rows_range(p..p + k).columns(i..i + m), lda, block);
-                        (block.as_ptr(), lda)
-                    }
-                };
+                let (room, _) = stack.take::<f32>(self.a.room(m, k));
+                let (a, lda) = self.a.block(self.cpu, i..i + m, p..p + k, room);
                 let last = p + k == self.k;
                 // What the epilogue comes back to is still in a near cache.
                 let strip = if last && !self.epilogue.is_none() {
@@ -294,6 +263,7 @@ impl<'a> Product<'a> {
                         k,
                         a,
                         lda,
+                        packed: !matches!(self.a, Rows::Plain(_)),
                         b: b.wrapping_add((j - columns.start) / nr * self.b.panel + p * self.b.ldb),
                         ldb: self.b.ldb,
                         panel: self.b.panel,
@@ -302,7 +272,6 @@ impl<'a> Product<'a> {
                         ldc: self.c.ldc,
                         accumulate: self.accumulate || p > 0,
                         from: self.from,
-                        goes_on: matches!(self.a, Rows::Plain(_)) && i + m < rows.end,
                     };
                     // SAFETY: the blocks of A, B and C lie inside their matrices; C is borrowed mutably,
                     // so it overlaps neither, and no other worker has this chunk; `Cpu` proves the

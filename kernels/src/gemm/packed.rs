@@ -276,9 +276,6 @@ impl Panels {
     }
 }
 
-/// Rows of Aᵀ that are transposed at a time: a width that every packing kernel has.
-pub(super) const GROUP: usize = 8;
-
 /// Panels that are packed together: a row of B is then read in long pieces.
 const PANELS: usize = 4;
 /// How many rows of B below the one that is packed are asked for: the processor does not see by itself that a piece
@@ -322,8 +319,15 @@ fn pack_plain(b: Mat<'_>, nr: usize, out: &mut [f32]) {
 }
 
 /// Neighbouring panels of a plain B, each a row of `out`; what is left of the last panel's rows becomes zero.
-fn pack_panels_plain(b: Mat<'_>, nr: usize, out: MatMut<'_>) {
+pub(super) fn pack_panels_plain(b: Mat<'_>, nr: usize, out: MatMut<'_>) {
     match nr {
+        1 => pack_rows_of::<1>(b, out),
+        2 => pack_rows_of::<2>(b, out),
+        3 => pack_rows_of::<3>(b, out),
+        4 => pack_rows_of::<4>(b, out),
+        5 => pack_rows_of::<5>(b, out),
+        6 => pack_rows_of::<6>(b, out),
+        7 => pack_rows_of::<7>(b, out),
         8 => pack_rows_of::<8>(b, out),
         16 => pack_rows_of::<16>(b, out),
         64 => pack_rows_of::<64>(b, out),
@@ -368,25 +372,6 @@ pub(crate) fn pack_transposed(cpu: Cpu, bt: Mat<'_>, out: &mut [f32]) {
     // SAFETY: all rows of `bt`, at least one, and room for nr values of each of their columns (both just
     // asserted); `Cpu` proves the instruction set.
     unsafe { (cpu.table.gemm.pack_rows)(args) };
-}
-
-/// Rows of A from those of Aᵀ, each `ldt` from the next, a multiple of [`GROUP`]: `at` is k × m, `out` m × ldt.
-/// What lies in `out` beyond column k means nothing.
-pub(super) fn transpose(cpu: Cpu, at: Mat<'_>, ldt: usize, out: &mut [f32]) {
-    let (k, m) = (at.rows(), at.cols());
-    assert!(k.next_multiple_of(GROUP) <= ldt && m.checked_mul(ldt) == Some(out.len()));
-    if m == 0 {
-        return;
-    }
-    for p in (0..k).step_by(GROUP) {
-        let group = at.rows_range(p..k.min(p + GROUP));
-        let (rows, from, ld) = (group.rows(), group.as_ptr(), group.stride());
-        let to = out[p..].as_mut_ptr();
-        let args = PackArgs { rows, depth: m, from, ld, nr: GROUP, to, ldt };
-        // SAFETY: all columns of a few rows of `at`, at least one; p + GROUP ≤ ldt, so each of the m rows of `out` has
-        // room for the group; `Cpu` proves the instruction set.
-        unsafe { (cpu.table.gemm.pack_rows)(args) };
-    }
 }
 
 /// Columns `within ..` of one panel from the rows of Bᵀ: `bt` is (≤ nr − within) × k. The others stay.

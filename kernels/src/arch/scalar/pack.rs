@@ -17,8 +17,8 @@ pub(crate) unsafe fn f32_pack_rows_scalar(args: PackArgs) {
 /// As for [`PackRows`](crate::table::PackRows), with `first ≤ depth`.
 pub(crate) unsafe fn columns_from(args: PackArgs, first: usize) {
     let PackArgs { rows, depth, from, ld, nr, to, ldt } = args;
-    for j in 0..nr {
-        // SAFETY: rows min(j, rows − 1) and p < depth of the source, j < nr of the panel.
+    for j in 0..nr.min(ldt) {
+        // SAFETY: rows min(j, rows − 1) and p < depth of the source, j < nr of the panel; no row of it is written twice.
         unsafe {
             let row = from.add(j.min(rows - 1) * ld);
             for p in first..depth {

@@ -378,6 +378,7 @@ impl Call<'_> {
                     k: rows.count,
                     a: transposed.as_ptr().add(first * lda),
                     lda,
+                    packed: false,
                     b,
                     ldb,
                     panel: gemm.nr,
@@ -385,7 +386,6 @@ impl Call<'_> {
                     ldc: to.ld,
                     accumulate: !begins,
                     from: Distance::Near,
-                    goes_on: false,
                 });
             }
         }
@@ -416,6 +416,7 @@ impl Call<'_> {
                     k: run.len(),
                     a: dx.as_ptr().add(run.start - base),
                     lda: ld,
+                    packed: false,
                     b,
                     ldb: keys.ld,
                     panel: keys.panel,
@@ -423,7 +424,6 @@ impl Call<'_> {
                     ldc: dq.ld,
                     accumulate: marked || run.start > base + all.start,
                     from: Distance::Near,
-                    goes_on: false,
                 });
             }
         }

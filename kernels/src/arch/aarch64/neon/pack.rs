@@ -4,23 +4,32 @@ use crate::arch::PackArgs;
 use crate::arch::scalar::pack::columns_from;
 use std::arch::aarch64::*;
 
-/// See [`PackRows`](crate::table::PackRows): blocks of 4 rows by 4 values are transposed in registers.
+/// See [`PackRows`](crate::table::PackRows): blocks of 8 rows by 4 values are transposed in registers.
 ///
 /// # Safety
-/// As for [`PackRows`](crate::table::PackRows) with nr a multiple of 4.
-pub(crate) unsafe fn f32_pack_rows_4x4_neon(args: PackArgs) {
+/// As for [`PackRows`](crate::table::PackRows).
+pub(crate) unsafe fn f32_pack_rows_8x4_neon(args: PackArgs) {
     let PackArgs { rows, depth, from, ld, nr, to, ldt } = args;
     if depth < 4 {
         // SAFETY: the caller's promise.
         return unsafe { columns_from(args, 0) };
     }
-    for first in (0..nr).step_by(4) {
+    for first in (0..nr).step_by(8) {
         // Columns beyond the last row repeat it.
         let row = |j: usize| from.wrapping_add((first + j).min(rows - 1) * ld);
         let mut p = 0;
         loop {
-            // SAFETY: 4 values from p ≤ depth − 4 on of existing rows; columns first..first + 4 ≤ nr.
-            unsafe { transpose([0, 1, 2, 3].map(|j| row(j).add(p)), to.add(p * ldt + first), ldt) };
+            // SAFETY: 4 values from p ≤ depth − 4 on of existing rows; columns first..first + 8 ≤ nr. Of
+            // columns beyond ldt the next row overwrites what this one leaves, in this block or the next.
+            unsafe {
+                let left = transpose([0, 1, 2, 3].map(|j| row(j).add(p)));
+                let right = transpose([4, 5, 6, 7].map(|j| row(j).add(p)));
+                for i in 0..4 {
+                    let to = to.add((p + i) * ldt + first);
+                    vst1q_f32(to, left[i]);
+                    vst1q_f32(to.add(4), right[i]);
+                }
+            }
             if p + 4 == depth {
                 break;
             }
@@ -30,20 +39,22 @@ pub(crate) unsafe fn f32_pack_rows_4x4_neon(args: PackArgs) {
     }
 }
 
-/// Row i of `to`, `ld` apart, becomes value i of the 4 rows.
+/// Vector i: value i of each of the 4 rows.
 ///
 /// # Safety
-/// Valid for 4 reads at each row, and 4 rows of 4 writes.
+/// Valid for 4 reads at each row.
 #[inline]
-unsafe fn transpose(rows: [*const f32; 4], to: *mut f32, ld: usize) {
+unsafe fn transpose(rows: [*const f32; 4]) -> [float32x4_t; 4] {
     // SAFETY: the caller's promise; NEON is part of aarch64.
     unsafe {
         let [a, b, c, d] = rows.map(|row| vld1q_f32(row));
         let (ab_even, ab_odd) = (vtrn1q_f32(a, b), vtrn2q_f32(a, b));
         let (cd_even, cd_odd) = (vtrn1q_f32(c, d), vtrn2q_f32(c, d));
-        vst1q_f32(to, vcombine_f32(vget_low_f32(ab_even), vget_low_f32(cd_even)));
-        vst1q_f32(to.add(ld), vcombine_f32(vget_low_f32(ab_odd), vget_low_f32(cd_odd)));
-        vst1q_f32(to.add(2 * ld), vcombine_f32(vget_high_f32(ab_even), vget_high_f32(cd_even)));
-        vst1q_f32(to.add(3 * ld), vcombine_f32(vget_high_f32(ab_odd), vget_high_f32(cd_odd)));
+        [
+            vcombine_f32(vget_low_f32(ab_even), vget_low_f32(cd_even)),
+            vcombine_f32(vget_low_f32(ab_odd), vget_low_f32(cd_odd)),
+            vcombine_f32(vget_high_f32(ab_even), vget_high_f32(cd_even)),
+            vcombine_f32(vget_high_f32(ab_odd), vget_high_f32(cd_odd)),
+        ]
     }
 }

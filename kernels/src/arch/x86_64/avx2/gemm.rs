@@ -24,41 +24,55 @@ const SHAPE: Shape = Shape { mr: MR, nr: NR, panels: &[4, 2, 1, 1, 1, 1], turn: 
 /// As for [`Tile`](crate::table::Tile) with nr = 16, on a machine with AVX2 and FMA.
 pub(crate) unsafe fn f32_gemm_6x16_avx2(block: TileArgs) {
     SHAPE.walk(block, |panels, t, ahead| {
-        // SAFETY: the walk names rows and columns of the block only, which the caller vouches for; V is
-        // the number of vectors in t.n columns.
+        // SAFETY: the walk names rows and columns of the block only, which the caller vouches for.
         unsafe {
-            match (ahead.tile, panels, t.n % NR) {
-                (1, 4, 0) => tile::<1, 8>(t, ahead),
-                (2, 2, 0) => tile::<2, 4>(t, ahead),
-                (1, _, 0) => tile::<1, 2>(t, ahead),
-                (2, _, 0) => tile::<2, 2>(t, ahead),
-                (3, _, 0) => tile::<3, 2>(t, ahead),
-                (4, _, 0) => tile::<4, 2>(t, ahead),
-                (5, _, 0) => tile::<5, 2>(t, ahead),
-                (_, _, 0) => tile::<6, 2>(t, ahead),
-                (1, _, 1..=8) => edge::<1, 1>(t),
-                (2, _, 1..=8) => edge::<2, 1>(t),
-                (3, _, 1..=8) => edge::<3, 1>(t),
-                (4, _, 1..=8) => edge::<4, 1>(t),
-                (5, _, 1..=8) => edge::<5, 1>(t),
-                (_, _, 1..=8) => edge::<6, 1>(t),
-                (1, _, _) => edge::<1, 2>(t),
-                (2, _, _) => edge::<2, 2>(t),
-                (3, _, _) => edge::<3, 2>(t),
-                (4, _, _) => edge::<4, 2>(t),
-                (5, _, _) => edge::<5, 2>(t),
-                (_, _, _) => edge::<6, 2>(t),
+            match t.packed {
+                false => tiles::<false>(panels, t, ahead),
+                true => tiles::<true>(panels, t, ahead),
             }
         }
     });
 }
 
+/// Tiles above each other of some panels, or of a part of one.
+///
+/// # Safety
+/// As for [`Tile`](crate::table::Tile), with t.packed = `PACKED`, in runs of tiles of `ahead.tile` ≤ 6 rows.
+#[inline(always)]
+unsafe fn tiles<const PACKED: bool>(panels: usize, t: &TileArgs, ahead: Ahead) {
+    // SAFETY: the caller's promise; V is the number of vectors in t.n columns.
+    unsafe {
+        match (ahead.tile, panels, t.n % NR) {
+            (1, 4, 0) => tile::<1, 8, PACKED>(t, ahead),
+            (2, 2, 0) => tile::<2, 4, PACKED>(t, ahead),
+            (1, _, 0) => tile::<1, 2, PACKED>(t, ahead),
+            (2, _, 0) => tile::<2, 2, PACKED>(t, ahead),
+            (3, _, 0) => tile::<3, 2, PACKED>(t, ahead),
+            (4, _, 0) => tile::<4, 2, PACKED>(t, ahead),
+            (5, _, 0) => tile::<5, 2, PACKED>(t, ahead),
+            (_, _, 0) => tile::<6, 2, PACKED>(t, ahead),
+            (1, _, 1..=8) => edge::<1, 1>(t),
+            (2, _, 1..=8) => edge::<2, 1>(t),
+            (3, _, 1..=8) => edge::<3, 1>(t),
+            (4, _, 1..=8) => edge::<4, 1>(t),
+            (5, _, 1..=8) => edge::<5, 1>(t),
+            (_, _, 1..=8) => edge::<6, 1>(t),
+            (1, _, _) => edge::<1, 2>(t),
+            (2, _, _) => edge::<2, 2>(t),
+            (3, _, _) => edge::<3, 2>(t),
+            (4, _, _) => edge::<4, 2>(t),
+            (5, _, _) => edge::<5, 2>(t),
+            (_, _, _) => edge::<6, 2>(t),
+        }
+    }
+}
+
 /// Tiles of M rows by V whole vectors above each other; two vectors make a panel.
 ///
 /// # Safety
-/// As for [`Tile`](crate::table::Tile), with t.m a multiple of M and t.n = 8·V.
+/// As for [`Tile`](crate::table::Tile), with t.m a multiple of M, t.n = 8·V and t.packed = `PACKED`.
 #[target_feature(enable = "avx2,fma")]
-unsafe fn tile<const M: usize, const V: usize>(t: &TileArgs, mut ahead: Ahead) {
+unsafe fn tile<const M: usize, const V: usize, const PACKED: bool>(t: &TileArgs, mut ahead: Ahead) {
     let &TileArgs { m, k, mut a, lda, b, ldb, panel, mut c, ldc, accumulate, .. } = t;
     let mut left = m;
     while left > 0 {
@@ -73,11 +87,12 @@ unsafe fn tile<const M: usize, const V: usize>(t: &TileArgs, mut ahead: Ahead) {
                     }
                 }
             }
+            // From row to row of A, and from step to step of A and B.
+            let (down, along, ldb) = if PACKED { (1, M, NR) } else { (lda, 1, ldb) };
             let mut rows = [a; M];
             for i in 1..M {
-                rows[i] = a.add(i * lda);
+                rows[i] = a.wrapping_add(i * down);
             }
-            ahead.ask_below::<M>(a, lda, prefetch);
             // The tile below will want its C.
             if left > M {
                 for i in M..2 * M {
@@ -87,7 +102,7 @@ unsafe fn tile<const M: usize, const V: usize>(t: &TileArgs, mut ahead: Ahead) {
             }
             let mut step = |p: usize, b: *const f32| {
                 let from_b = |v: usize| _mm256_loadu_ps(b.add(v / 2 * panel + v % 2 * 8));
-                let from_a = |i: usize| _mm256_broadcast_ss(&*rows[i].add(p));
+                let from_a = |i: usize| _mm256_broadcast_ss(&*rows[i].add(p * along));
                 // Hold whichever is fewer, the vectors of B or the broadcasts of A, and pass the others by.
                 if V <= M {
                     let mut row = [_mm256_setzero_ps(); V];
@@ -151,7 +166,8 @@ unsafe fn tile<const M: usize, const V: usize>(t: &TileArgs, mut ahead: Ahead) {
 /// As for [`Tile`](crate::table::Tile), with t.m a multiple of M and 8·(V − 1) < t.n ≤ 8·V.
 #[target_feature(enable = "avx2,fma")]
 unsafe fn edge<const M: usize, const V: usize>(t: &TileArgs) {
-    let &TileArgs { m, n, k, mut a, lda, b, ldb, mut c, ldc, accumulate, .. } = t;
+    let &TileArgs { m, n, k, mut a, lda, packed, b, ldb, mut c, ldc, accumulate, .. } = t;
+    let (down, along) = if packed { (1, M) } else { (lda, 1) };
     let lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     let mut mask = [_mm256_setzero_si256(); V];
     for v in 0..V {
@@ -175,7 +191,7 @@ unsafe fn edge<const M: usize, const V: usize>(t: &TileArgs) {
                     row[v] = _mm256_maskload_ps(b.wrapping_add(8 * v), mask[v]);
                 }
                 for i in 0..M {
-                    let x = _mm256_broadcast_ss(&*a.add(i * lda + p));
+                    let x = _mm256_broadcast_ss(&*a.add(i * down + p * along));
                     for v in 0..V {
                         sum[i][v] = _mm256_fmadd_ps(x, row[v], sum[i][v]);
                     }

@@ -26,6 +26,7 @@ unsafe fn pack(args: PackArgs) {
         // SAFETY: the caller's promise.
         return unsafe { columns_from(args, 0) };
     }
+    let below = rows.min(8);
     for first in (0..nr).step_by(8) {
         // Columns beyond the last row repeat it.
         let row = |j: usize| from.wrapping_add((first + j).min(rows - 1) * ld);
@@ -33,11 +34,12 @@ unsafe fn pack(args: PackArgs) {
         loop {
             // What is packed next lies below, most of the time: a line of each row.
             if p % LINE == 0 {
-                for j in 8..16 {
+                for j in below..below + 8 {
                     prefetch_near(from.wrapping_add((first + j) * ld + p).cast());
                 }
             }
-            // SAFETY: 8 values from p ≤ depth − 8 on of existing rows; columns first..first + 8 ≤ nr.
+            // SAFETY: 8 values from p ≤ depth − 8 on of existing rows; columns first..first + 8 ≤ nr. Of
+            // columns beyond ldt the next row overwrites what this one leaves, in this block or the next.
             unsafe {
                 transpose(
                     [0, 1, 2, 3, 4, 5, 6, 7].map(|j| row(j).add(p)),

@@ -1,8 +1,7 @@
 //! GEMM with 512-bit vectors.
 //!
 //! A tile of 6×64 keeps 24 accumulators, 4 vectors of B and 1 broadcast of A in the 32 registers: 24 fused
-//! multiply-adds for 10 loads. Being wide it reads each value of A once for 64 columns, so that A needs
-//! no packing. Tails are masked: a masked load or store touches no element outside.
+//! multiply-adds for 10 loads. Tails are masked: a masked load or store touches no element outside.
 
 #![expect(clippy::needless_range_loop, reason = "rows and vectors of a tile, by number")]
 
@@ -25,35 +24,49 @@ const SHAPE: Shape = Shape { mr: MR, nr: NR, panels: &[2, 1, 1, 1, 1, 1], turn: 
 /// As for [`Tile`](crate::table::Tile) with nr = 64, on a machine with AVX-512F.
 pub(crate) unsafe fn f32_gemm_6x64_avx512(block: TileArgs) {
     SHAPE.walk(block, |panels, t, ahead| {
-        // SAFETY: the walk names rows and columns of the block only, which the caller vouches for; V is
-        // the number of vectors in t.n columns.
+        // SAFETY: the walk names rows and columns of the block only, which the caller vouches for.
         unsafe {
-            match (panels, t.n.div_ceil(16)) {
-                (2, _) => tile::<1, 8>(t, ahead),
-                (_, 1) => rows::<1>(t, ahead),
-                (_, 2) => rows::<2>(t, ahead),
-                (_, 3) => rows::<3>(t, ahead),
-                (_, _) => rows::<4>(t, ahead),
+            match t.packed {
+                false => tiles::<false>(panels, t, ahead),
+                true => tiles::<true>(panels, t, ahead),
             }
         }
     });
 }
 
+/// Tiles above each other of some panels, or of a part of one.
+///
+/// # Safety
+/// As for [`Tile`](crate::table::Tile), with t.packed = `PACKED`, in runs of tiles of `ahead.tile` ≤ 6 rows.
+#[inline(always)]
+unsafe fn tiles<const PACKED: bool>(panels: usize, t: &TileArgs, ahead: Ahead) {
+    // SAFETY: the caller's promise; V is the number of vectors in t.n columns.
+    unsafe {
+        match (panels, t.n.div_ceil(16)) {
+            (2, _) => tile::<1, 8, PACKED>(t, ahead),
+            (_, 1) => rows::<1, PACKED>(t, ahead),
+            (_, 2) => rows::<2, PACKED>(t, ahead),
+            (_, 3) => rows::<3, PACKED>(t, ahead),
+            (_, _) => rows::<4, PACKED>(t, ahead),
+        }
+    }
+}
+
 /// One panel, or the first V vectors of one.
 ///
 /// # Safety
-/// As for [`Tile`](crate::table::Tile), in runs of tiles of ≤ 6 rows, and 16·(V − 1) < t.n ≤ 16·V.
+/// As for [`tiles`], and 16·(V − 1) < t.n ≤ 16·V.
 #[target_feature(enable = "avx512f")]
-unsafe fn rows<const V: usize>(t: &TileArgs, ahead: Ahead) {
+unsafe fn rows<const V: usize, const PACKED: bool>(t: &TileArgs, ahead: Ahead) {
     // SAFETY: the caller's promise; M is the rows of a tile.
     unsafe {
         match ahead.tile {
-            1 => tile::<1, V>(t, ahead),
-            2 => tile::<2, V>(t, ahead),
-            3 => tile::<3, V>(t, ahead),
-            4 => tile::<4, V>(t, ahead),
-            5 => tile::<5, V>(t, ahead),
-            _ => tile::<6, V>(t, ahead),
+            1 => tile::<1, V, PACKED>(t, ahead),
+            2 => tile::<2, V, PACKED>(t, ahead),
+            3 => tile::<3, V, PACKED>(t, ahead),
+            4 => tile::<4, V, PACKED>(t, ahead),
+            5 => tile::<5, V, PACKED>(t, ahead),
+            _ => tile::<6, V, PACKED>(t, ahead),
         }
     }
 }
@@ -62,10 +75,10 @@ unsafe fn rows<const V: usize>(t: &TileArgs, ahead: Ahead) {
 /// make a panel.
 ///
 /// # Safety
-/// As for [`Tile`](crate::table::Tile), with t.m a multiple of M and 16·(V − 1) < t.n ≤ 16·V.
+/// As for [`Tile`](crate::table::Tile), with t.m a multiple of M, 16·(V − 1) < t.n ≤ 16·V and t.packed = `PACKED`.
 #[target_feature(enable = "avx512f")]
 #[inline(never)]
-unsafe fn tile<const M: usize, const V: usize>(t: &TileArgs, mut ahead: Ahead) {
+unsafe fn tile<const M: usize, const V: usize, const PACKED: bool>(t: &TileArgs, mut ahead: Ahead) {
     let &TileArgs { m, n, k, mut a, lda, b, ldb, panel, mut c, ldc, accumulate, .. } = t;
     // Whole vectors have a constant mask, which the compiler drops.
     let mut mask: [__mmask16; V] = [!0; V];
@@ -83,11 +96,12 @@ unsafe fn tile<const M: usize, const V: usize>(t: &TileArgs, mut ahead: Ahead) {
                     }
                 }
             }
+            // From row to row of A, and from step to step of A and B.
+            let (down, along, ldb) = if PACKED { (1, M, NR) } else { (lda, 1, ldb) };
             let mut rows = [a; M];
             for i in 1..M {
-                rows[i] = a.add(i * lda);
+                rows[i] = a.wrapping_add(i * down);
             }
-            ahead.ask_below::<M>(a, lda, prefetch);
             // The tile below will want its C.
             if left > M {
                 for i in M..2 * M {
@@ -103,7 +117,7 @@ unsafe fn tile<const M: usize, const V: usize>(t: &TileArgs, mut ahead: Ahead) {
                     row[v] = _mm512_maskz_loadu_ps(mask[v], b);
                 }
                 for i in 0..M {
-                    let x = _mm512_set1_ps(*rows[i].add(p));
+                    let x = _mm512_set1_ps(*rows[i].add(p * along));
                     for v in 0..V {
                         sum[i][v] = _mm512_fmadd_ps(x, row[v], sum[i][v]);
                     }
