@@ -41,10 +41,12 @@ const SHORT: usize = 1 << 25;
 const ROWS_PER_READ: usize = 24;
 /// Chunks per worker: enough that a late or slow one leaves little for the others to wait for.
 const CHUNKS_PER_WORKER: usize = 4;
+/// The same where fewer have the width to pack A.
+const FEWEST_CHUNKS: usize = 2;
 /// The same when A is transposed: each chunk packs its block of A.
 const CHUNKS_TRANSPOSED: usize = 2;
 /// Panels of B that a block of A must meet to be worth packing.
-const WORTH_PACKING: usize = 16;
+const WORTH_PACKING: usize = 12;
 
 impl Blocking {
     /// The sizes that [`gemm`](super::gemm) uses for an m × n × k product on up to `threads` workers, A as it is or
@@ -67,15 +69,22 @@ impl Blocking {
         // An unpacked B is packed in pieces of half the second level, but not too narrow to pay.
         let nc = (cpu.caches().l2 / 2 / size_of::<f32>() / k.max(1)).max(8 * nr);
         let (mut chunk_rows, mut chunk_cols) = (m, n);
+        let (mut pack_left, worth_packing) = (m > 2 * mr, WORTH_PACKING * nr);
         let work = m.saturating_mul(n).saturating_mul(k);
         if threads > 1 && work > WORTH_SHARING {
             // A chunk has the rows of one block, so that few rows share B out by columns, each part of it
             // read by one worker only, and many rows share both.
-            let chunks = (threads * CHUNKS_PER_WORKER).min(work / WORTH_SHARING + 1);
+            let columns = |chunks_per_worker: usize| {
+                let chunks = (threads * chunks_per_worker).min(work / WORTH_SHARING + 1);
+                n.div_ceil(chunks.div_ceil(m.div_ceil(mc)))
+            };
             chunk_rows = mc;
-            chunk_cols = n.div_ceil(chunks.div_ceil(m.div_ceil(mc)));
+            chunk_cols = columns(CHUNKS_PER_WORKER);
+            if pack_left && (chunk_cols..=columns(FEWEST_CHUNKS)).contains(&worth_packing) {
+                chunk_cols = worth_packing;
+            }
         }
-        let pack_left = m > 2 * mr && chunk_cols >= WORTH_PACKING * nr;
+        pack_left &= chunk_cols >= worth_packing;
         Blocking { mc, kc, nc, chunk_rows, chunk_cols, direct_rows: 2 * mr, pack_left }.checked(cpu)
     }
 
