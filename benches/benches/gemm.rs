@@ -6,7 +6,10 @@ mod beside;
 use beside::{Limit, bench};
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use headrow_benches::options::values;
-use headrow_kernels::{Cpu, Epilogue, Mat, MatMut, PackedB, Par, Scratch, Write, gemm};
+use headrow_kernels::{
+    Cpu, Epilogue, LeftKind, Mat, MatMut, PackedB, Par, RightKind, Scratch, Write, gemm,
+    gemm_scratch,
+};
 use std::hint::black_box;
 
 fn prepacked(criterion: &mut Criterion) {
@@ -18,7 +21,8 @@ fn prepacked(criterion: &mut Criterion) {
         for m in [1, 4, 16, 128] {
             let x = values(m * k, 2);
             let mut y = vec![0.0; m * n];
-            let mut scratch = Scratch::new(headrow_kernels::Need::NONE);
+            let need = gemm_scratch(cpu, 1, m, n, k, LeftKind::Plain, RightKind::Packed);
+            let mut scratch = Scratch::new(need);
             let id = BenchmarkId::from_parameter(format!("{m}x{k}x{n}"));
             bench(&mut group, cpu, id, Limit::MultiplyAdds(m * n * k), || {
                 let (x, y) = (Mat::new(black_box(&x), m, k), MatMut::new(&mut y, m, n));

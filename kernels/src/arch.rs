@@ -3,7 +3,7 @@
 mod args;
 pub(crate) mod marked;
 pub(crate) mod scalar;
-// The scalar path has no tiles.
+// Of these the scalar path takes `row_tiles` only.
 #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(dead_code))]
 pub(crate) mod tiles;
 pub(crate) mod vector;

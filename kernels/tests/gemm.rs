@@ -22,7 +22,7 @@ fn every_small_shape_is_one_chain_per_element_in_every_layout() {
                 if nr > 16 && inside && (n + m) % 5 != 0 {
                     continue;
                 }
-                for k in [0, 1, 2, 7] {
+                for k in [0, 1, 2, 7, 19] {
                     let (a, b, c) = (rng.vec(m * k), rng.vec(k * n), rng.vec(m * n));
                     let (a, b, c) = (Mat::new(&a, m, k), Mat::new(&b, k, n), Mat::new(&c, m, n));
                     let gap = (m + n + k) % 3;
@@ -86,7 +86,8 @@ fn block_sizes_do_not_show_in_the_bits() {
             let blockings = [
                 Blocking { mc: size, ..usual },
                 Blocking { kc: size, ..usual },
-                Blocking { mc: size, kc: size, pack_left: !usual.pack_left, ..usual },
+                Blocking { mc: size, pack_left: true, ..usual },
+                Blocking { mc: size, kc: size, pack_left: false, ..usual },
                 Blocking { nc: size, direct_rows: 0, ..usual },
                 Blocking { chunk_rows: size, ..usual },
                 Blocking { chunk_cols: size, ..usual },
@@ -339,15 +340,34 @@ fn of_a_packing_that_was_given_up_nothing_is_kept() {
 fn memory_for_many_rows_serves_fewer_and_few_need_none() {
     for cpu in Cpu::all() {
         for (threads, n, k) in [(1, 1000, 70), (3, 2000, 1100), (1, 20, 5000)] {
-            let need =
-                |m| gemm_scratch(cpu, threads, m, n, k, LeftKind::Plain, RightKind::Packed).bytes();
-            assert_eq!(need(1), 0);
-            assert!((1..500).all(|m| need(m) <= need(m + 1)), "{threads} threads, {n}×{k}");
-            for m in 1..300 {
-                let blocking = Blocking::new(cpu, threads, m, n, k);
-                let (left, right) = (LeftKind::Plain, RightKind::Packed);
-                let used = gemm_blocked_scratch(cpu, &blocking, threads, m, n, k, left, right);
-                assert!(used.bytes() <= need(m), "{m} rows, {threads} threads, {n}×{k}");
+            for right in [RightKind::Packed, RightKind::Plain, RightKind::Transposed] {
+                let left = LeftKind::Plain;
+                let need = |m| gemm_scratch(cpu, threads, m, n, k, left, right).bytes();
+                let name = format!("{right:?}, {threads} threads, {n}×{k}");
+                assert_eq!(need(1) == 0, right != RightKind::Transposed, "{name}");
+                assert!((1..500).all(|m| need(m) <= need(m + 1)), "{name}");
+                for m in 1..300 {
+                    let blocking = Blocking::new(cpu, threads, m, n, k);
+                    let used = gemm_blocked_scratch(cpu, &blocking, threads, m, n, k, left, right);
+                    assert!(used.bytes() <= need(m), "{m} rows, {name}");
+                }
+            }
+        }
+        // With a flag the chunks are shorter; the memory is that of many rows.
+        let (n, k) = (1000, 300);
+        let (a, b) = (vec![1.0; 40 * k], vec![1.0; k * n]);
+        let cancel = Cancel::new();
+        for right in [Right::Plain(Mat::new(&b, k, n)), Right::Transposed(Mat::new(&b, n, k))] {
+            let need = gemm_scratch(cpu, 1, 500, n, k, LeftKind::Plain, right.kind());
+            let mut scratch = Scratch::new(need);
+            for m in [1, 13, 40] {
+                for par in [Par::SERIAL, Par::SERIAL.with_cancel(&cancel)] {
+                    let mut c = vec![0.0; m * n];
+                    let (a, out) = (Mat::new(&a[..m * k], m, k), MatMut::new(&mut c, m, n));
+                    let (write, none) = (Write::Replace, Epilogue::default());
+                    gemm(cpu, par, a, right, write, &none, out, &mut scratch.stack());
+                    assert!(c.iter().all(|&x| x == k as f32), "{m} rows");
+                }
             }
         }
     }

@@ -11,9 +11,9 @@ use clap::Parser;
 use gemm::Parallelism;
 use headrow_benches::options::{Common, pair, values};
 use headrow_benches::{Contender, Times, peak, race};
-use headrow_kernels::gemm::{Blocking, gemm_blocked};
+use headrow_kernels::gemm::{Blocking, gemm_blocked, gemm_blocked_scratch};
 use headrow_kernels::{
-    Activation, Epilogue, Mat, MatMut, Need, PackedB, Par, Scratch, Team, Write,
+    Activation, Epilogue, LeftKind, Mat, MatMut, PackedB, Par, RightKind, Scratch, Team, Write,
 };
 use std::cell::RefCell;
 
@@ -77,7 +77,9 @@ fn main() {
             let mut blocking = Blocking::new(cpu, threads, m, n, k);
             blocking.mc = mc.unwrap_or(blocking.mc);
             blocking.kc = kc.unwrap_or(blocking.kc);
-            let mut scratch = Scratch::new(Need::of::<f32>(1 << 20));
+            let (left, right) = (LeftKind::Plain, RightKind::Packed);
+            let need = gemm_blocked_scratch(cpu, &blocking, threads, m, n, k, left, right);
+            let mut scratch = Scratch::new(need);
             let (bias, residual) = (values(n, 3), values(m * n, 4));
             let none = Epilogue::default();
             let with_bias = Epilogue { bias: Some(&bias), ..none };

@@ -5,12 +5,14 @@
 /// C\[i, j\] ← Σ_p A\[i, p\]·B\[p, j\] for i < m, j < n, each as ONE chain of fused multiply-adds in ascending
 /// p, starting from +0, or from the old C\[i, j\] when `accumulate`.
 ///
-/// Element \[i, p\] of A is at `a + i·lda + p`, whatever `lda`. B comes in panels of nr columns: \[p, j\] is at `b + (j / nr)·panel + p·ldb + j mod nr`. So a packed B has `ldb = nr` and
+/// Element \[i, p\] of A is at `a + i·lda + p`: A is row-major, whatever `lda`. B comes in panels of nr
+/// columns: \[p, j\] is at `b + (j / nr)·panel + p·ldb + j mod nr`. So a packed B has `ldb = nr` and
 /// `panel = k·nr` (more when the block is a part of its depth); a row-major B has its row stride as
 /// `ldb` and `panel = nr`; with n ≤ nr, `panel` means nothing. \[i, j\] of C is at `c + i·ldc + j`.
 ///
-/// In a `packed` block A lies in one piece for each [tile](crate::arch::tiles::row_tiles) too: of a tile of r rows from
-/// row s on, \[i, p\] is at `a + s·lda + p·r + (i − s)`, with `lda = k`; and `ldb = nr`.
+/// In a `packed` block A lies in one piece for each of the [tiles](crate::arch::tiles::row_tiles) into which m rows fall
+/// with the kernel's mr, so that such a block is not cut by rows: of a tile of r rows from row s on, \[i, p\] is at
+/// `a + s·lda + p·r + (i − s)`, with `lda = k`; and `ldb = nr`.
 ///
 /// Any m and n: the kernel cuts the block into its tiles, panel after panel, so that a panel meets all rows while
 /// it is in the first-level cache. Exactly the named elements are read and written. Without

@@ -124,8 +124,8 @@ impl Blocking {
             chunk_rows = m.div_ceil(chunks).next_multiple_of(mr).clamp(8 * mr, mc.max(8 * mr));
             chunk_cols = n.div_ceil(chunks.div_ceil(m.div_ceil(chunk_rows)));
         }
-        let direct_rows = 2 * mr;
-        Blocking { mc, kc, nc, chunk_rows, chunk_cols, direct_rows, pack_left: true }.checked(cpu)
+        Blocking { mc, kc, nc, chunk_rows, chunk_cols, direct_rows: 0, pack_left: true }
+            .checked(cpu)
     }
 
     /// The same in chunks that take a core about half a millisecond at most, for a product that may be given up
@@ -133,7 +133,10 @@ impl Blocking {
     pub(crate) fn in_short_chunks(self, cpu: Cpu, k: usize) -> Blocking {
         let chunk_rows = self.chunk_rows.min(self.mc);
         let most = SHORT / (chunk_rows + ROWS_PER_READ) / k.max(1);
-        Blocking { chunk_rows, chunk_cols: self.chunk_cols.min(most), ..self }.checked(cpu)
+        let short =
+            Blocking { chunk_rows, chunk_cols: self.chunk_cols.min(most), ..self }.checked(cpu);
+        let pack_left = self.pack_left && short.chunk_cols >= WORTH_PACKING * cpu.table.gemm.nr;
+        Blocking { pack_left, ..short }
     }
 
     /// The same with every size at least 1, and columns in whole panels.

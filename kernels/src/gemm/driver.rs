@@ -123,7 +123,7 @@ fn in_place(blocking: &Blocking, m: usize, left: LeftKind) -> bool {
 fn packed_depth(blocking: &Blocking, k: usize, left: LeftKind) -> usize {
     match left {
         LeftKind::Plain => k,
-        // Its blocks are copied for each piece of columns, so that pieces are wide and not deep.
+        // Its blocks are packed for each piece of columns, so that pieces are wide and not deep.
         LeftKind::Transposed => blocking.kc.min(k),
     }
 }
@@ -173,7 +173,7 @@ fn block_of_a(blocking: &Blocking, m: usize, k: usize, left: LeftKind) -> Need {
     match left {
         LeftKind::Plain if !blocking.pack_left => Need::NONE,
         LeftKind::Plain | LeftKind::Transposed => {
-            left::room_for(blocking.mc.min(m), blocking.kc.min(k))
+            left::packed_need(blocking.mc.min(m), blocking.kc.min(k))
         }
     }
 }
@@ -191,6 +191,13 @@ impl<'a> Product<'a> {
         stack: &mut Stack<'_>,
     ) {
         let nr = self.cpu.table.gemm.nr;
+        let mut blocking = *self.blocking;
+        if blocking.chunk_cols < self.n {
+            // A piece may be narrower than the chunks are that all workers would have some of.
+            let beside = par.threads().div_ceil(self.m.div_ceil(blocking.chunk_rows));
+            let most = columns.len().div_ceil(beside).next_multiple_of(nr);
+            blocking.chunk_cols = blocking.chunk_cols.min(most);
+        }
         let mut p = 0;
         loop {
             let k = depth.min(self.k - p);
@@ -199,6 +206,7 @@ impl<'a> Product<'a> {
             // Phase 2: they multiply by them.
             let last = p + k == self.k;
             let part = Product {
+                blocking: &blocking,
                 k,
                 n: columns.len(),
                 first: columns.start,
@@ -222,13 +230,9 @@ impl<'a> Product<'a> {
     #[track_caller]
     fn share_out(&self, par: Par<'_>, stack: &mut Stack<'_>) {
         let Blocking { chunk_rows, chunk_cols, .. } = *self.blocking;
-        let left = match self.a {
-            Rows::Plain(_) | Rows::Packed(_) => LeftKind::Plain,
-            Rows::Transposed(_) => LeftKind::Transposed,
-        };
         let down = self.m.div_ceil(chunk_rows);
         let across = self.n.div_ceil(chunk_cols);
-        let each = block_of_a(self.blocking, self.m, self.k, left);
+        let each = self.a.need(self.blocking.mc.min(self.m), self.blocking.kc.min(self.k));
         par.run_with(down * across, each, stack, &|chunk, stack| {
             let (i, j) = (chunk / across * chunk_rows, chunk % across * chunk_cols);
             self.chunk(i..self.m.min(i + chunk_rows), j..self.n.min(j + chunk_cols), stack);
@@ -246,8 +250,7 @@ impl<'a> Product<'a> {
             let mut p = 0;
             loop {
                 let k = kc.min(self.k - p);
-                let (room, _) = stack.take::<f32>(self.a.room(m, k));
-                let (a, lda) = self.a.block(self.cpu, i..i + m, p..p + k, room);
+                let (a, lda) = self.a.block(self.cpu, i..i + m, p..p + k, &mut stack);
                 let last = p + k == self.k;
                 // What the epilogue comes back to is still in a near cache.
                 let strip = if last && !self.epilogue.is_none() {
@@ -273,8 +276,9 @@ impl<'a> Product<'a> {
                         accumulate: self.accumulate || p > 0,
                         from: self.from,
                     };
-                    // SAFETY: the blocks of A, B and C lie inside their matrices; C is borrowed mutably,
-                    // so it overlaps neither, and no other worker has this chunk; `Cpu` proves the
+                    // SAFETY: the blocks of A, B and C lie inside their matrices, a packed A on the stack as the tiles
+                    // of these m rows want it; then B is packed too (`in_place`), so that ldb = nr. C is borrowed
+                    // mutably, so it overlaps neither, and no other worker has this chunk; `Cpu` proves the
                     // instruction set.
                     unsafe { (self.cpu.table.gemm.tile)(tile) };
                     if last {

@@ -4,7 +4,7 @@ use super::packed::pack_panels_plain;
 use crate::arch::PackArgs;
 use crate::arch::tiles::row_tiles;
 use crate::cpu::Cpu;
-use crate::scratch::Need;
+use crate::scratch::{Need, Stack};
 use crate::view::{Mat, MatMut};
 use std::ops::Range;
 
@@ -32,48 +32,55 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// Values of memory for a block of m rows and k columns; the block of a plain A needs none.
-    pub(super) fn room(self, m: usize, k: usize) -> usize {
+    /// Scratch memory for a block of at most m rows and k columns.
+    pub(super) fn need(self, m: usize, k: usize) -> Need {
         match self {
-            Rows::Plain(_) => 0,
-            Rows::Packed(_) | Rows::Transposed(_) => m * k + MOST,
+            Rows::Plain(_) => Need::NONE,
+            Rows::Packed(_) | Rows::Transposed(_) => packed_need(m, k),
         }
     }
 
-    /// Rows i and columns p of A, packed into the [room](Rows::room) for them if that is how they are read: where they
-    /// start, and the distance from row to row as [`TileArgs`](crate::arch::TileArgs) has it.
+    /// Rows i and columns p of A, packed if that is how they are read: where they start, and the distance from row to
+    /// row as [`TileArgs`](crate::arch::TileArgs) has it. What is packed lies at the stack's top until it is used again.
     pub(super) fn block(
         self,
         cpu: Cpu,
         i: Range<usize>,
         p: Range<usize>,
-        room: &mut [f32],
+        stack: &mut Stack<'_>,
     ) -> (*const f32, usize) {
         let k = p.len();
-        match self {
+        if let Rows::Plain(a) = self {
             // Wrapping, since an A without columns has no elements to point at.
-            Rows::Plain(a) => {
-                return (a.as_ptr().wrapping_add(i.start * a.stride() + p.start), a.stride());
-            }
-            Rows::Packed(a) => pack(cpu, a.rows_range(i).columns(p), room),
-            Rows::Transposed(at) => pack_transposed(cpu, at.rows_range(p).columns(i), room),
+            return (a.as_ptr().wrapping_add(i.start * a.stride() + p.start), a.stride());
         }
-        (room.as_ptr(), k)
+        let (out, _) = stack.take::<f32>(packed_len(i.len(), k));
+        match self {
+            Rows::Plain(a) | Rows::Packed(a) => pack(cpu, a.rows_range(i).columns(p), out),
+            Rows::Transposed(at) => pack_transposed(cpu, at.rows_range(p).columns(i), out),
+        }
+        (out.as_ptr(), k)
     }
 }
 
-/// Memory for a packed block of at most m rows and k columns.
+/// Values of a packed block, and what the packing kernels write behind it.
 #[track_caller]
-pub(super) fn room_for(m: usize, k: usize) -> Need {
+fn packed_len(m: usize, k: usize) -> usize {
     let values = m.checked_mul(k).and_then(|values| values.checked_add(MOST));
-    Need::of::<f32>(values.expect("scratch size overflows"))
+    values.expect("scratch size overflows")
+}
+
+/// Scratch memory for a packed block of at most m rows and k columns.
+#[track_caller]
+pub(super) fn packed_need(m: usize, k: usize) -> Need {
+    Need::of::<f32>(packed_len(m, k))
 }
 
 /// A block in the order in which its tiles read it: \[i, p\] of a tile of r rows from row s on comes to
 /// s·k + p·r + (i − s). Some values behind the block are overwritten.
 fn pack(cpu: Cpu, a: Mat<'_>, out: &mut [f32]) {
     let (m, k) = (a.rows(), a.cols());
-    assert!(cpu.table.gemm.mr <= MOST && m * k + MOST <= out.len());
+    assert!(cpu.table.gemm.mr <= MOST && packed_len(m, k) <= out.len());
     if k == 0 {
         return;
     }

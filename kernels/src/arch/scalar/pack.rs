@@ -18,7 +18,8 @@ pub(crate) unsafe fn f32_pack_rows_scalar(args: PackArgs) {
 pub(crate) unsafe fn columns_from(args: PackArgs, first: usize) {
     let PackArgs { rows, depth, from, ld, nr, to, ldt } = args;
     for j in 0..nr.min(ldt) {
-        // SAFETY: rows min(j, rows − 1) and p < depth of the source, j < nr of the panel; no row of it is written twice.
+        // SAFETY: rows min(j, rows − 1) and p < depth of the source, j < nr of the panel; none of its elements is
+        // written twice.
         unsafe {
             let row = from.add(j.min(rows - 1) * ld);
             for p in first..depth {

@@ -1,8 +1,8 @@
 //! GEMM with 128-bit vectors.
 //!
 //! A tile of 8×8 keeps 16 accumulators, 2 vectors of B and 8 of A in the 32 registers. The multiply-add takes one
-//! lane of a vector of A, so four steps of the depth load each row of A once, and one step all rows of a packed A. 16 chains are what
-//! cores with 4 units of latency 4 ask for; with fewer rows a tile takes more panels.
+//! lane of a vector of A, so four steps of the depth load each row of A once, and one step all rows of a packed A.
+//! 16 chains are what cores with 4 units of latency 4 ask for; with fewer rows a tile takes more panels.
 
 #![expect(clippy::needless_range_loop, reason = "rows and vectors of a tile, by number")]
 
