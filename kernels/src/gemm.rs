@@ -9,6 +9,8 @@
 //!   it as one stream; weights are packed once, at load.
 //! - `driver` cuts C into chunks for the workers, and each chunk into blocks of rows and depth that fit
 //!   the caches ([`Blocking`]).
+//! - `left` copies a block of A in the order in which its tiles read it, where it meets enough panels to
+//!   be worth that: one stream, with no rows that fall on the same places of a cache.
 //! - With few rows, reading B is all that counts: it is read once, by tiles that take several panels at a
 //!   time (`arch::tiles`), and the workers share out its columns.
 //! - `epilogue` finishes each strip of C while it is still in a near cache.
