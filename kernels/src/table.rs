@@ -32,8 +32,8 @@ pub(crate) struct GemmKernels {
     /// Columns of a panel of B.
     pub(crate) nr: usize,
     pub(crate) tile: Tile,
-    /// The same, always accumulating, for an A that is not packed and says which of its elements take part: one that is −0 is
-    /// passed over, as if its p were not there for this row, whatever B holds.
+    /// The same, always accumulating, for an A that is not packed and says which of its elements take part: one that
+    /// is −0 is passed over, as if its p were not there for this row, whatever B holds.
     pub(crate) marked: Tile,
     pub(crate) pack_rows: PackRows,
 }

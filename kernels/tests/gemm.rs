@@ -28,11 +28,12 @@ fn every_small_shape_is_one_chain_per_element_in_every_layout() {
                     let gap = (m + n + k) % 3;
                     let run = Run { gap, offset: (m + k) % 4, ..Run::plain(cpu) };
                     let (replaced, added) = (bits(&chain(a, b, None)), bits(&chain(a, b, Some(c))));
-                    // So few rows are not packed by themselves.
+                    // So few rows are not packed by themselves; a transposed A always is.
                     let usual = Blocking::new(cpu, 1, m, n, k);
                     let packed = Blocking { pack_left: true, ..usual };
                     let packed = Run { blocking: Some(packed), ..run };
-                    for run in run.layouts().chain(packed.layouts()) {
+                    let packed = packed.layouts().filter(|run| run.left == LeftKind::Plain);
+                    for run in run.layouts().chain(packed) {
                         let none = Epilogue::default();
                         let name = run.name(m, n, k);
                         assert!(run.product(a, b, None, &none).bits() == replaced, "{name}");

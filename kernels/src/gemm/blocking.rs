@@ -69,7 +69,8 @@ impl Blocking {
         // An unpacked B is packed in pieces of half the second level, but not too narrow to pay.
         let nc = (cpu.caches().l2 / 2 / size_of::<f32>() / k.max(1)).max(8 * nr);
         let (mut chunk_rows, mut chunk_cols) = (m, n);
-        let (mut pack_left, worth_packing) = (m > 2 * mr, WORTH_PACKING * nr);
+        let direct_rows = 2 * mr;
+        let (mut pack_left, worth_packing) = (m > direct_rows, WORTH_PACKING * nr);
         let work = m.saturating_mul(n).saturating_mul(k);
         if threads > 1 && work > WORTH_SHARING {
             // A chunk has the rows of one block, so that few rows share B out by columns, each part of it
@@ -85,7 +86,7 @@ impl Blocking {
             }
         }
         pack_left &= chunk_cols >= worth_packing;
-        Blocking { mc, kc, nc, chunk_rows, chunk_cols, direct_rows: 2 * mr, pack_left }.checked(cpu)
+        Blocking { mc, kc, nc, chunk_rows, chunk_cols, direct_rows, pack_left }.checked(cpu)
     }
 
     /// [`Blocking::of`] with blocks of A as large as those of any product of at most m rows: for memory that serves all
@@ -101,7 +102,7 @@ impl Blocking {
         let blocking = Blocking::of(cpu, threads, left, m, n, k);
         match left {
             LeftKind::Plain => {
-                let pack_left = m > 2 * cpu.table.gemm.mr;
+                let pack_left = m > blocking.direct_rows;
                 Blocking { mc: most_rows(cpu, blocking.kc), pack_left, ..blocking }
             }
             LeftKind::Transposed => blocking,
