@@ -163,6 +163,32 @@ fn a_row_is_the_same_alone_and_among_others() {
     }
 }
 
+/// A B that lies in main memory is walked in parts of its depth, several panels in turns.
+#[test]
+fn a_b_larger_than_the_caches_does_not_show_in_the_bits() {
+    let mut rng = Random::new(12);
+    for cpu in Cpu::all() {
+        let (mr, nr) = tile(cpu);
+        let (m, k) = (2 * mr + 1, 600);
+        // More than a product takes for the share of one layer, and a part of a panel behind whole ones.
+        let values = cpu.caches().l3 / 64 / unless_emulated(1, 16);
+        let n = (values / k).min(8_000).next_multiple_of(nr) + 2 * nr + 3;
+        let (a, b, c) = (rng.vec(m * k), rng.vec(k * n), rng.vec(m * n));
+        let (a, b, c) = (Mat::new(&a, m, k), Mat::new(&b, k, n), Mat::new(&c, m, n));
+        let (replaced, added) = (bits(&chain(a, b, None)), bits(&chain(a, b, Some(c))));
+        for rows in (1..=m).step_by(every(5)) {
+            let (a, c) = (a.rows_range(0..rows), c.rows_range(0..rows));
+            for run in Run::plain(cpu).layouts().filter(|run| run.left == LeftKind::Plain) {
+                let none = Epilogue::default();
+                let name = run.name(rows, n, k);
+                assert!(run.product(a, b, None, &none).bits() == replaced[..rows * n], "{name}");
+                let sums = run.product(a, b, Some(c), &none).bits();
+                assert!(sums == added[..rows * n], "{name}, added");
+            }
+        }
+    }
+}
+
 #[test]
 fn strides_and_alignments_do_not_show_in_the_bits() {
     let mut rng = Random::new(6);

@@ -38,29 +38,38 @@ pub(crate) struct Ahead {
 
 /// Below this many rows nothing is asked for in advance, unless panels take turns.
 const FEW: usize = 5;
+/// Lines that are asked for at a time at most, or near loads wait behind them.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+const LINES: usize = 8;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 impl Ahead {
-    /// For `tiles` tiles above each other that go down whole panels; `next` is still to be set.
+    /// For `tiles` tiles above each other that go down whole panels. Where the rows of the next group lie is still to
+    /// be set, here and in [`Ahead::in_turns`].
     #[inline(always)]
-    fn new(block: &TileArgs, tiles: usize) -> Ahead {
+    fn down_panels(block: &TileArgs, tiles: usize) -> Ahead {
         // With few rows the kernel waits for B all the time, and asking only lengthens the queue.
         let far = block.from != Distance::Near && block.m >= FEW;
-        // Eight lines at a time at most, or near loads wait behind them.
         let (steps, rows) = match tiles {
             _ if !far => (usize::MAX, 0),
-            1 => (8, 8),
-            2 => (16, 8),
+            1 => (LINES, LINES),
+            2 => (2 * LINES, LINES),
             _ => (32, 32usize.div_ceil(tiles)),
         };
-        let &TileArgs { b: next, ldb, panel, .. } = block;
-        Ahead { next, steps, rows, ldb, panels: 1, panel, tile: 0 }
+        Ahead::every(steps, rows, block)
     }
 
-    /// For a single tile that asks for rows of `panels` panels from `next` on, half of them with each half of a group.
+    /// For tiles that meet a part of a group of `group` panels in `passes` passes, each of which asks for its share of
+    /// the next part in all panels.
     #[inline(always)]
-    fn in_turns(block: &TileArgs, next: *const f32, panels: usize) -> Ahead {
-        let &TileArgs { m: tile, ldb, panel, .. } = block;
-        Ahead { next, steps: 8, rows: 4, ldb, panels, panel, tile }
+    fn in_turns(block: &TileArgs, group: usize, passes: usize) -> Ahead {
+        let rows = (LINES / group).max(1);
+        Ahead::every(rows * passes, rows, block)
+    }
+
+    #[inline(always)]
+    fn every(steps: usize, rows: usize, block: &TileArgs) -> Ahead {
+        let &TileArgs { b: next, ldb, panel, .. } = block;
+        Ahead { next, steps, rows, ldb, panels: 0, panel, tile: 0 }
     }
 
     /// Calls `prefetch` for the rows that are due.
@@ -103,63 +112,31 @@ impl Shape {
     /// `ahead.tile` = `rows` rows above each other (1 ≤ rows ≤ mr); its n columns begin at a panel and fill
     /// `panels` whole ones, or a part of one.
     ///
-    /// Rows are cut by [`row_tiles`]. A group of panels meets all rows before the next group is begun.
+    /// Rows are cut by [`row_tiles`]. A group of panels meets all rows before the next group is begun, and mostly over the
+    /// whole depth. But several streams come from main memory faster than one: there, one or two tiles take some rows of
+    /// each panel of a larger group in turns, and ask for the rows that come next in all of them. Their sums are stored
+    /// and loaded again between, which rounds nothing.
     #[inline(always)]
     pub(crate) fn walk(&self, block: TileArgs, mut run: impl FnMut(usize, &TileArgs, Ahead)) {
         let Shape { mr, nr, panels, turn } = *self;
-        if turn > 0
-            && block.from == Distance::Memory
-            && (3..=mr).contains(&block.m)
-            && !block.packed
-        {
-            return self.take_turns(block, run);
-        }
         let runs = row_tiles(block.m, mr);
+        let tiles = runs[0].0 + runs[1].0;
         // The smallest tile decides how many panels go together.
-        let group = panels[runs[1].1 - 1];
-        let asking = Ahead::new(&block, runs[0].0 + runs[1].0);
-        // What a tile moves on by in asking.
-        let asked = asking.asked(block.k);
-        let mut first = 0;
-        while first < block.n {
-            let columns = (block.n - first).min(group * nr);
-            let mut args = TileArgs {
-                b: block.b.wrapping_add(first / nr * block.panel),
-                c: block.c.wrapping_add(first),
-                ..block
-            };
-            let next = args.b.wrapping_add(group * block.panel);
-            let mut ahead = Ahead { next, ..asking };
-            for (count, rows) in runs {
-                if count > 0 {
-                    args.m = count * rows;
-                    ahead.tile = rows;
-                    across(nr, panels[rows - 1], columns, args, |panels, first, args| {
-                        let next = ahead.next.wrapping_add(first * block.panel);
-                        run(panels, args, Ahead { next, panels, ..ahead });
-                    });
-                    ahead.next = ahead.next.wrapping_add(count * asked);
-                    args.a = args.a.wrapping_add(args.m * args.lda);
-                    args.c = args.c.wrapping_add(args.m * args.ldc);
-                }
-            }
-            first += columns;
-        }
-    }
-
-    /// [`Shape::walk`] for a single tile of more rows than two, whose panels lie in main memory. Several streams
-    /// come from there faster than one: the tile takes some rows of each panel of a group in turns, and asks for
-    /// the rows that come next in all of them. Its sums are stored and loaded again between, which rounds nothing.
-    #[inline(always)]
-    fn take_turns(&self, block: TileArgs, mut run: impl FnMut(usize, &TileArgs, Ahead)) {
-        let Shape { nr, panels, turn, .. } = *self;
-        let at_once = panels[block.m - 1];
-        let group = 2 * at_once;
+        let at_once = panels[runs[1].1 - 1];
+        let in_turns = turn > 0
+            && block.from == Distance::Memory
+            && (2..=2 * mr).contains(&block.m)
+            && !block.packed;
+        let (group, turn, asking) = match in_turns {
+            true => (2 * at_once, turn, Ahead::in_turns(&block, 2 * at_once, 2 * tiles)),
+            false => (at_once, block.k, Ahead::down_panels(&block, tiles)),
+        };
         let mut first = 0;
         while first < block.n {
             let columns = (block.n - first).min(group * nr);
             let b = block.b.wrapping_add(first / nr * block.panel);
-            for p in (0..block.k).step_by(turn) {
+            let mut p = 0;
+            loop {
                 let depth = turn.min(block.k - p);
                 let args = TileArgs {
                     k: depth,
@@ -174,33 +151,49 @@ impl Shape {
                     true => (args.b.wrapping_add(depth * block.ldb), columns),
                     false => (b.wrapping_add(group * block.panel), block.n - first - columns),
                 };
-                let mut ahead = Ahead::in_turns(&block, next, left.div_ceil(nr).min(group));
-                across(nr, at_once, columns, args, |panels, _, args| {
-                    run(panels, args, ahead);
-                    ahead.next = ahead.next.wrapping_add(ahead.asked(depth));
+                let mut ahead = Ahead { next, panels: left.div_ceil(nr).min(group), ..asking };
+                // What a tile moves on by in asking.
+                let asked = ahead.asked(depth);
+                across(nr, at_once, columns, args, |_, args| {
+                    let mut args = *args;
+                    for (count, rows) in runs {
+                        if count > 0 {
+                            args.m = count * rows;
+                            ahead.tile = rows;
+                            across(nr, panels[rows - 1], args.n, args, |panels, args| {
+                                run(panels, args, ahead);
+                            });
+                            ahead.next = ahead.next.wrapping_add(count * asked);
+                            args.a = args.a.wrapping_add(args.m * args.lda);
+                            args.c = args.c.wrapping_add(args.m * args.ldc);
+                        }
+                    }
                 });
+                p += depth;
+                if p >= block.k {
+                    break;
+                }
             }
             first += columns;
         }
     }
 }
 
-/// Calls `run(panels, first, args)` over `columns` columns: `at_once` panels while there are as many, then single ones;
-/// `first` is the first panel's number.
+/// Calls `run(panels, args)` over `columns` columns: `at_once` panels while there are as many, then single ones.
 #[inline(always)]
 fn across(
     nr: usize,
     at_once: usize,
     columns: usize,
     mut args: TileArgs,
-    mut run: impl FnMut(usize, usize, &TileArgs),
+    mut run: impl FnMut(usize, &TileArgs),
 ) {
     let mut done = 0;
     while done * nr < columns {
         let left = columns - done * nr;
         let panels = if left >= at_once * nr { at_once } else { 1 };
         args.n = left.min(panels * nr);
-        run(panels, done, &args);
+        run(panels, &args);
         args.b = args.b.wrapping_add(panels * args.panel);
         args.c = args.c.wrapping_add(panels * nr);
         done += panels;
