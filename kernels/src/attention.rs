@@ -21,6 +21,7 @@ mod driver;
 mod keys;
 mod maps;
 mod mask;
+mod need;
 mod parts;
 mod score_rows;
 mod segment;
@@ -270,7 +271,7 @@ pub fn attention_scratch(
     shape: &AttentionShape,
     extent: AttentionExtent,
 ) -> Need {
-    driver::scratch(cpu, None, threads, shape, extent, false)
+    need::scratch(cpu, None, threads, shape, extent, false)
 }
 
 /// Scratch for [`attention_cached`], as [`attention_scratch`]: less by the room for packed keys and values.
@@ -284,7 +285,7 @@ pub fn attention_cached_scratch(
     shape: &AttentionShape,
     extent: AttentionExtent,
 ) -> Need {
-    driver::scratch(cpu, None, threads, shape, extent, true)
+    need::scratch(cpu, None, threads, shape, extent, true)
 }
 
 /// The scratch memory of [`attention_blocked`] with up to `threads` workers.
@@ -299,7 +300,7 @@ pub fn attention_blocked_scratch(
     shape: &AttentionShape,
     extent: AttentionExtent,
 ) -> Need {
-    driver::scratch(cpu, Some(&blocking.checked()), threads, shape, extent, false)
+    need::scratch(cpu, Some(&blocking.checked()), threads, shape, extent, false)
 }
 
 #[track_caller]

@@ -5,7 +5,7 @@
 //! | §5.1 texts, vocabularies, batches | `train/data.rs`, `train/vocabulary.rs`, `train/dataset.rs`, `train/batches.rs` |
 //! | §5.1 what a step learns from | `train/examples.rs` |
 //! | §5.3 the rate of learning over the steps, and Adam | `train/schedule.rs`, `train/optimizer.rs` |
-//! | steps, and whole trainings | `train/trainer.rs`, `train/learner.rs`, `train/run.rs` |
+//! | steps, and whole trainings | `train/trainer.rs`, `train/run.rs` |
 //! | §6.1 checkpoints averaged | `train/average.rs` |
 //! | checkpoints, and what a training tells | `train/checkpoint.rs`, `train/log.rs`, `train/plot.rs` |
 //! | gradients of the whole | `train/network.rs`; of each layer beside it |
@@ -28,7 +28,6 @@ mod files;
 mod initialise;
 mod labelled;
 mod labels;
-mod learner;
 mod log;
 mod loss;
 mod merges;

@@ -1,93 +1,16 @@
 //! Who computes what: items for the workers.
 
 use super::block::Call;
-use super::blocking::{Blocking, MOST_ROWS, most_scores, row_of_scores};
+use super::blocking::{Blocking, row_of_scores};
 use super::keys::{Runs, pack_keys, pack_values};
+use super::need::{RowNeed, block_need, most_rows, panels_need};
 use super::score_rows::{Rows, Span, Weights};
 use super::segment::Sequence;
 use super::spread::spread;
-use super::{AttentionExtent, AttentionShape, Source};
-use crate::cpu::Cpu;
+use super::{AttentionShape, Source};
 use crate::par::{Cancel, Par};
 use crate::scratch::{Need, Stack};
 use std::ops::Range;
-
-/// Room for `rows` rows of scores, with `scores` elements for them all.
-#[track_caller]
-fn block_need(d_k: usize, rows: usize, row: RowNeed, scores: usize) -> Need {
-    let queries = rows.checked_mul(d_k).expect("scratch size overflows");
-    Need::of::<f32>(scores)
-        .and(Need::of::<f32>(rows))
-        .and(Need::of::<usize>(3 * rows))
-        .and(row.need())
-        .and(Need::of::<f32>(queries))
-}
-
-/// Elements that a row of scores needs while it is weighed: for marks of hidden keys, and for biases.
-#[derive(Clone, Copy)]
-pub(super) struct RowNeed {
-    pub(super) marks: usize,
-    pub(super) added: usize,
-}
-
-impl RowNeed {
-    /// What a call needs for rows of `keys` keys.
-    pub(super) fn of(call: &Call<'_>, keys: usize) -> RowNeed {
-        RowNeed {
-            marks: if call.operands.mask.is_none() { 0 } else { keys },
-            added: if call.operands.mask.relative.is_none() { 0 } else { keys },
-        }
-    }
-
-    #[track_caller]
-    pub(super) fn need(self) -> Need {
-        Need::of::<u8>(self.marks).and(Need::of::<f32>(self.added))
-    }
-}
-
-/// Room for the keys and values of one head.
-#[track_caller]
-fn panels_need(cpu: Cpu, shape: &AttentionShape, keys: usize) -> Need {
-    let nr = cpu.table.gemm.nr;
-    let round = |n: usize| n.checked_next_multiple_of(nr).expect("scratch size overflows");
-    let product = |a: usize, b: usize| a.checked_mul(b).expect("scratch size overflows");
-    Need::of::<f32>(product(round(keys), shape.d_k))
-        .and(Need::of::<f32>(product(keys, round(shape.d_v))))
-}
-
-/// Most rows that a block can have, whatever the block sizes: all queries, or a single one's heads.
-fn most_rows(shape: &AttentionShape, extent: AttentionExtent) -> usize {
-    extent.queries.max(shape.heads / shape.kv_heads.max(1))
-}
-
-/// What [`run`] takes from its stack, for any sequences within `extent`: with the block sizes of the call's own
-/// choice, or given ones; from a cache nothing is packed.
-#[track_caller]
-pub(super) fn scratch(
-    cpu: Cpu,
-    blocking: Option<&Blocking>,
-    threads: usize,
-    shape: &AttentionShape,
-    extent: AttentionExtent,
-    cached: bool,
-) -> Need {
-    let keys = extent.keys;
-    let row = row_of_scores(cpu.table.gemm.nr, keys);
-    let rows = blocking.map_or(MOST_ROWS.max(cpu.table.gemm.mr), |blocking| blocking.rows);
-    let rows = rows.min(most_rows(shape, extent));
-    let scores = match blocking {
-        Some(_) => rows.checked_mul(row),
-        None => Some(most_scores(cpu, rows, keys)),
-    };
-    let scores = scores.expect("scratch size overflows");
-    let each_row = RowNeed { marks: keys, added: keys };
-    let panels = if cached { Need::NONE } else { panels_need(cpu, shape, keys) };
-    let each = panels.and(block_need(shape.d_k, rows, each_row, scores));
-    let all_heads = shape.heads.checked_mul(row).expect("scratch size overflows");
-    let spread = block_need(0, shape.heads, each_row, all_heads);
-    let spread = if threads > 1 { spread } else { Need::NONE };
-    each.times(threads.max(1)).and(spread)
-}
 
 /// Attention, shapes checked, with something to compute.
 #[track_caller]

@@ -2,9 +2,9 @@
 
 use super::block::Call;
 use super::blocking::row_of_scores;
-use super::driver::RowNeed;
 use super::keys::{Runs, pack_keys};
 use super::mask::Seen;
+use super::need::RowNeed;
 use super::parts::Parts;
 use super::score_rows::{Rows, Span, Weights};
 use super::segment::Sequence;

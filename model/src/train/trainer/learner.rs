@@ -1,16 +1,32 @@
 //! What a training has learned so far: weights, the gradient of the step, and what the optimiser remembers.
 
-use super::checkpoint::{self, Companion, Slot, Vectors};
-use super::claims::Claims;
-use super::optimizer::{Optimizer, Update, not_finite};
-use super::trainer::{StepReport, TrainerOptions};
-use super::{Loss, Parameters};
+use super::options::TrainerOptions;
 use crate::error::{Error, Result};
+use crate::train::checkpoint::{self, Companion, Slot, Vectors};
+use crate::train::claims::Claims;
+use crate::train::optimizer::{Optimizer, Update, not_finite};
+use crate::train::{Loss, Parameters};
 use headrow_kernels::{Cpu, Par};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::time::Instant;
+
+/// What a step did.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct StepReport {
+    /// Its number, counted from 1.
+    pub step: u64,
+    /// The loss of its batches, with the weights before the step.
+    pub loss: Loss,
+    /// The rate of learning.
+    pub rate: f64,
+    /// The norm of the mean gradient before clipping.
+    pub norm: f64,
+    /// How long it took.
+    pub seconds: f64,
+}
 
 /// How far a trainer is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
