@@ -2,9 +2,13 @@
 
 use super::MAX_THREADS;
 use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread::available_parallelism;
 
-/// How many threads a call should use when the caller has no wish: what the affinity mask and the
-/// cgroup quota allow (rounded down), at most the number of physical cores, at least 1.
+/// How many threads a call should use when the caller has no wish: the physical cores that the affinity mask of the
+/// calling thread reaches, at most as many as the quotas of its cgroups (version 1 or 2) pay for, rounded down, and
+/// at least 1.
 ///
 /// ```
 /// use headrow_kernels::{Team, par::default_threads};
@@ -12,23 +16,103 @@ use std::collections::BTreeSet;
 /// assert!(team.threads() >= 1);
 /// ```
 pub fn default_threads() -> usize {
-    let allowed = std::thread::available_parallelism().map_or(1, usize::from);
-    physical_cores().map_or(allowed, |cores| allowed.min(cores)).clamp(1, MAX_THREADS)
+    System { root: Path::new("/") }.threads()
 }
 
-/// Physical cores that the affinity mask reaches, where Linux tells: one per distinct set of sibling
-/// threads.
-fn physical_cores() -> Option<usize> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
-    let cores: Option<BTreeSet<String>> = cpu_list(allowed)?
-        .map(|cpu| {
-            let siblings =
-                format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
-            std::fs::read_to_string(siblings).ok()
+/// What Linux tells in files below a folder, which tests make up; elsewhere nothing is there.
+struct System<'a> {
+    root: &'a Path,
+}
+
+impl System<'_> {
+    fn threads(&self) -> usize {
+        let cores = self.cores().unwrap_or_else(|| available_parallelism().map_or(1, usize::from));
+        self.quota().map_or(cores, |quota| cores.min(quota)).clamp(1, MAX_THREADS)
+    }
+
+    fn read(&self, path: impl AsRef<Path>) -> Option<String> {
+        fs::read_to_string(self.root.join(path)).ok()
+    }
+
+    /// Physical cores that the affinity mask reaches: one per distinct set of sibling threads, or one per thread
+    /// where those are not told.
+    fn cores(&self) -> Option<usize> {
+        let status = self.read("proc/thread-self/status")?;
+        let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+        let threads: BTreeSet<usize> = cpu_list(allowed)?.collect();
+        let siblings = |cpu: &usize| {
+            self.read(format!("sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"))
+        };
+        let cores: Option<BTreeSet<String>> = threads.iter().map(siblings).collect();
+        Some(cores.map_or(threads.len(), |cores| cores.len())).filter(|&cores| cores > 0)
+    }
+
+    /// Cores that the strictest quota of the process's cgroup and those above it pays for, rounded down.
+    fn quota(&self) -> Option<usize> {
+        let named = self.read("proc/self/cgroup")?;
+        let group = Group::of(&named)?;
+        let (mount, folder) = group.folder(&self.read("proc/self/mountinfo")?)?;
+        let groups = folder.ancestors().take_while(|folder| folder.starts_with(&mount));
+        let quotas = groups.filter_map(|folder| {
+            let (time, period) = if group.unified {
+                let both = self.read(folder.join("cpu.max"))?;
+                let (time, period) = both.trim().split_once(' ')?;
+                (time.parse().ok()?, period.parse().ok()?)
+            } else {
+                let number = |file: &str| self.read(folder.join(file))?.trim().parse::<u64>().ok();
+                // No quota is −1, which is no such number.
+                (number("cpu.cfs_quota_us")?, number("cpu.cfs_period_us")?)
+            };
+            time.checked_div(period)
+        });
+        quotas.min().map(|cores| usize::try_from(cores).unwrap_or(usize::MAX))
+    }
+}
+
+/// The cgroup that grants the process its time.
+struct Group<'a> {
+    path: &'a Path,
+    /// Of version 2.
+    unified: bool,
+}
+
+impl<'a> Group<'a> {
+    /// From `/proc/self/cgroup`: lines `number:controllers:path`. Where a hierarchy of version 1 has the controller,
+    /// that of version 2 has it not.
+    fn of(named: &'a str) -> Option<Group<'a>> {
+        let mut found = None;
+        for line in named.lines() {
+            let mut fields = line.splitn(3, ':').skip(1);
+            let (controllers, path) = (fields.next()?, Path::new(fields.next()?));
+            if controllers.split(',').any(|name| name == "cpu") {
+                return Some(Group { path, unified: false });
+            }
+            if controllers.is_empty() {
+                found = Some(Group { path, unified: true });
+            }
+        }
+        found
+    }
+
+    /// Where its hierarchy is mounted, and its folder there, both without the leading `/`. From
+    /// `/proc/self/mountinfo`: lines `… … … root point … - type source options`.
+    fn folder(&self, mounts: &str) -> Option<(PathBuf, PathBuf)> {
+        mounts.lines().find_map(|line| {
+            let (before, after) = line.split_once(" - ")?;
+            let mut after = after.split(' ');
+            let (kind, options) = (after.next()?, after.nth(1)?);
+            let ours = match self.unified {
+                true => kind == "cgroup2",
+                false => kind == "cgroup" && options.split(',').any(|name| name == "cpu"),
+            };
+            let mut before = before.split(' ').skip(3);
+            let (root, point) = (before.next()?, before.next()?.strip_prefix('/')?);
+            let mount = PathBuf::from(point);
+            // In a container the mounted root is often the group itself.
+            let folder = mount.join(self.path.strip_prefix(root).unwrap_or(Path::new("")));
+            ours.then_some((mount, folder))
         })
-        .collect();
-    cores.map(|cores| cores.len()).filter(|&cores| cores > 0)
+    }
 }
 
 /// The numbers in a list as the kernel writes it, such as `0-3,8`; `None` when it is not one.
@@ -57,5 +141,103 @@ mod tests {
         assert_eq!(read("0-99999999"), None);
         assert_eq!(read("none"), None);
         assert!((1..=MAX_THREADS).contains(&default_threads()));
+    }
+
+    /// A folder of made-up files, gone at the end.
+    struct Files(PathBuf);
+
+    impl Files {
+        fn new(name: &str, files: &[(&str, &str)]) -> Files {
+            let root = std::env::temp_dir().join(format!("headrow-{name}-{}", std::process::id()));
+            let files = files.iter().map(|&(path, text)| (root.join(path), text));
+            for (path, text) in files {
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, text).unwrap();
+            }
+            Files(root)
+        }
+
+        fn system(&self) -> System<'_> {
+            System { root: &self.0 }
+        }
+    }
+
+    impl Drop for Files {
+        fn drop(&mut self) {
+            fs::remove_dir_all(&self.0).unwrap();
+        }
+    }
+
+    const ALLOWED: (&str, &str) =
+        ("proc/thread-self/status", "Name:\tx\nCpus_allowed:\tff\nCpus_allowed_list:\t0-7\n");
+
+    #[test]
+    fn siblings_share_a_core() {
+        let files = [
+            ("sys/devices/system/cpu/cpu0/topology/thread_siblings_list", "0,4\n"),
+            ("sys/devices/system/cpu/cpu1/topology/thread_siblings_list", "1,5\n"),
+            ("sys/devices/system/cpu/cpu4/topology/thread_siblings_list", "0,4\n"),
+            ("proc/thread-self/status", "Cpus_allowed_list:\t0-1,4\n"),
+        ];
+        assert_eq!(Files::new("siblings", &files).system().threads(), 2);
+        assert_eq!(Files::new("no-siblings", &[ALLOWED]).system().threads(), 8);
+        let wrong = [("proc/thread-self/status", "Cpus_allowed_list:\tmany\n")];
+        assert_eq!(Files::new("no-list", &wrong).system().cores(), None);
+    }
+
+    #[test]
+    fn quotas_of_version_2_are_kept_to() {
+        let mounts = "29 23 0:26 / /sys rw - sysfs sysfs rw\n\
+                      30 29 0:27 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw\n";
+        let files = |own: &'static str, above: &'static str| {
+            Files::new(
+                "v2",
+                &[
+                    ALLOWED,
+                    ("proc/self/cgroup", "0::/a.slice/b\n"),
+                    ("proc/self/mountinfo", mounts),
+                    ("sys/fs/cgroup/a.slice/b/cpu.max", own),
+                    ("sys/fs/cgroup/a.slice/cpu.max", above),
+                ],
+            )
+        };
+        for (own, above, threads) in [
+            ("max 100000\n", "max 100000\n", 8),
+            ("350000 100000\n", "max 100000\n", 3),
+            ("max 100000\n", "200000 100000\n", 2),
+            ("350000 100000\n", "150000 100000\n", 1),
+            ("900000 100000\n", "max 100000\n", 8),
+            ("350000 0\n", "none", 8),
+            // Less than one core still gets a thread.
+            ("50000 100000\n", "max 100000\n", 1),
+        ] {
+            assert_eq!(files(own, above).system().threads(), threads, "{own}{above}");
+        }
+    }
+
+    #[test]
+    fn quotas_of_version_1_are_kept_to() {
+        let named = "3:cpu,cpuacct:/docker/c\n1:memory:/docker/m\n0::/\n";
+        // The whole hierarchy, and a container's view, whose mount is its own group.
+        let whole = "33 32 0:29 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n";
+        let own =
+            "33 32 0:29 /docker/c /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n";
+        let unified = "41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
+        for (mounts, below) in [(whole, "docker/c/"), (own, "")] {
+            for (quota, threads) in [("250000", 2), ("-1", 8), ("", 8)] {
+                let group = format!("sys/fs/cgroup/cpu,cpuacct/{below}");
+                let files = [
+                    ALLOWED,
+                    ("proc/self/cgroup", named),
+                    ("proc/self/mountinfo", &format!("{unified}{mounts}")),
+                    (&format!("{group}cpu.cfs_quota_us"), quota),
+                    (&format!("{group}cpu.cfs_period_us"), "100000\n"),
+                    // Of the hierarchy that has no such controller.
+                    ("sys/fs/cgroup/unified/cpu.max", "100000 100000\n"),
+                ];
+                let files = Files::new("v1", &files);
+                assert_eq!(files.system().threads(), threads, "{mounts}{quota}");
+            }
+        }
     }
 }
