@@ -94,6 +94,32 @@ fn the_program_says_what_the_library_says_in_every_form() {
 }
 
 #[test]
+fn the_word_of_the_readme_is_pronounced_as_it_says() {
+    let told = text(&["pronounce", "transformer"], b"");
+    assert_eq!(told, "T R AE N S F AO R M ER\n");
+    assert!(include_str!("../../README.md").contains(told.trim_end()));
+}
+
+/// `HEADROW_G2P` names a folder with words that the model has not seen, `cmudict_g2p.test.tsv`, and with the
+/// pronunciations of all words that have several, `cmudict_variants.json`.
+#[test]
+fn words_that_it_has_not_seen_are_mostly_right() {
+    let Some(data) = std::env::var_os("HEADROW_G2P").map(PathBuf::from) else {
+        return eprintln!("HEADROW_G2P is not set: skipped");
+    };
+    let path = |name: &str| data.join(name).to_str().unwrap().to_owned();
+    let (pairs, variants) = (path("cmudict_g2p.test.tsv"), path("cmudict_variants.json"));
+    let report = text(
+        &["evaluate", "--model", &folder(), "--data", &pairs, "--variants", &variants, "--json"],
+        b"",
+    );
+    let report: Value = serde_json::from_str(&report).unwrap();
+    let [phonemes, words] = ["tokens", "texts"].map(|part| report["error_rate"][part].as_f64());
+    println!("phoneme error {phonemes:?}, word error {words:?}");
+    assert!(phonemes.unwrap() <= 0.08 && words.unwrap() <= 0.33, "{report}");
+}
+
+#[test]
 fn words_that_are_spelt_as_they_sound_are_pronounced_so() {
     let words = REGULAR.map(|(word, _)| word);
     let expected: String = REGULAR.iter().map(|(_, told)| format!("{told}\n")).collect();

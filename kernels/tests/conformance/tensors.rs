@@ -103,6 +103,13 @@ impl Tensors {
         SafeTensors::deserialize(&self.0).is_ok_and(|file| file.tensor(key).is_ok())
     }
 
+    /// What is there, by name.
+    #[allow(dead_code, reason = "one of two tests asks")]
+    pub(crate) fn names(&self) -> Vec<String> {
+        let file = SafeTensors::deserialize(&self.0);
+        file.map_or(Vec::new(), |file| file.names().into_iter().map(str::to_owned).collect())
+    }
+
     pub(crate) fn get(&self, key: &str) -> Result<Value, Stop> {
         let file = SafeTensors::deserialize(&self.0).map_err(|e| Stop::fail(e.to_string()))?;
         let view = file.tensor(key).map_err(|e| Stop::fail(format!("{key}: {e}")))?;

@@ -3,7 +3,7 @@
 use super::checkpoint::check_weights;
 use super::files::{NewFiles, Numbers, PIECE, WriteNumbers, write_tensors};
 use super::parameters::Precision;
-use crate::config::Config;
+use crate::config::{Config, read_file};
 use crate::error::{Error, Problems, Result};
 use crate::weights::{Checkpoint, Tensor, is_float};
 use half::{bf16, f16};
@@ -28,6 +28,9 @@ const COMPANIONS: [&str; 15] = [
     "NOTICE",
     "README.md",
 ];
+
+/// Largest file among them: a tokenizer's.
+const MAX_BYTES: u64 = 256 << 20;
 
 /// Writes the mean of some models into the folder `out`: each number is the sum of the models' numbers in f64, in the order of
 /// `folders`, divided by how many there are and rounded once. What else a model consists of is that of the last folder.
@@ -223,7 +226,7 @@ fn to_odd(x: f64) -> f32 {
 fn copy_companions(from: &Path, files: &mut NewFiles) -> Result<()> {
     let there = |name: &&str| from.join(name).symlink_metadata().is_ok();
     for name in COMPANIONS.into_iter().filter(there).chain(["config.json"]) {
-        let bytes = std::fs::read(from.join(name)).map_err(Error::io(&from.join(name)))?;
+        let bytes = read_file(&from.join(name), MAX_BYTES)?;
         files.write(name, |out| out.write_all(&bytes))?;
     }
     Ok(())

@@ -143,12 +143,18 @@ impl NewFolder {
         self.temporary.join(name)
     }
 
-    /// Gives the folder its name; one of that name makes way.
+    /// Gives the folder its name. One of that name makes way in the moment before, and is gone when the new one is there.
     pub(super) fn publish(self) -> Result<()> {
         sync_folder(&self.temporary)?;
-        retire(&self.path)?;
-        fs::rename(&self.temporary, &self.path).map_err(Error::io(&self.path))?;
-        sync_folder_of(&self.path)
+        let old = out_of_the_way(&self.path)?;
+        if let Err(error) = fs::rename(&self.temporary, &self.path) {
+            if let Some(old) = old {
+                fs::rename(&old, &self.path).map_err(Error::io(&old))?;
+            }
+            return Err(Error::io(&self.path)(error));
+        }
+        sync_folder_of(&self.path)?;
+        old.map_or(Ok(()), |old| remove(&old))
     }
 }
 
@@ -223,14 +229,19 @@ fn make_folder_of(path: &Path) -> Result<()> {
 
 /// Removes a folder such that it is never there in part.
 pub(super) fn retire(path: &Path) -> Result<()> {
+    out_of_the_way(path)?.map_or(Ok(()), |old| remove(&old))
+}
+
+/// Gives a folder that is there a temporary name, and returns that.
+fn out_of_the_way(path: &Path) -> Result<Option<PathBuf>> {
     if path.symlink_metadata().is_err() {
-        return Ok(());
+        return Ok(None);
     }
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let away = path.with_file_name(format!("{TEMPORARY}old-{name}"));
     remove(&away)?;
     fs::rename(path, &away).map_err(Error::io(path))?;
-    remove(&away)
+    Ok(Some(away))
 }
 
 /// Removes what a process that was stopped has left in `folder`.
@@ -408,6 +419,12 @@ mod tests {
         write(&new.inside("b"), |out| out.write_all(b"2")).unwrap();
         new.publish().unwrap();
         assert!(!path.join("a").exists() && path.join("b").exists());
+        assert_eq!(fs::read_dir(parent.join("inner")).unwrap().count(), 1);
+        // A new one that cannot have its name leaves the old one.
+        let new = NewFolder::create(&path, "b").unwrap();
+        fs::remove_dir_all(&new.temporary).unwrap();
+        assert!(matches!(new.publish(), Err(Error::Io { .. })));
+        assert!(path.join("b").exists());
         // What is no such folder is left alone.
         assert!(matches!(NewFolder::create(&path, "a"), Err(Error::File { .. })));
         assert!(path.join("b").exists());

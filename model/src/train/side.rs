@@ -314,7 +314,9 @@ impl Side {
 /// Numbers of an image or a spectrogram; 0 of other inputs.
 fn features(input: &Input) -> usize {
     match *input {
-        Input::Patches { image, channels, .. } => channels * image * image,
+        Input::Patches { image, channels, .. } => {
+            channels.saturating_mul(image).saturating_mul(image)
+        }
         Input::Spectrogram { bands, frames } => bands * STRIDE * frames,
         Input::Tokens(_) | Input::Vectors => 0,
     }

@@ -125,10 +125,12 @@ impl Trainer {
         &self.learner.options
     }
 
-    /// Writes a checkpoint into the folder `folder`: as a whole, or not at all when the process is stopped meanwhile.
+    /// Writes a checkpoint into the folder `folder`: as a whole, or not at all when the process is stopped meanwhile. An older
+    /// one of that name is there until the new one is complete; then two renamings follow each other, and whoever stops the
+    /// process between them finds both beside `folder`, under names that begin with `.partial-`.
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error::NotFinite`] for weights that are not finite, which no checkpoint takes; [`Error::File`] for a
+    /// [`Error::Io`]; [`Error::NotFinite`] for weights or moments that are not finite, which no checkpoint takes; [`Error::File`] for a
     /// folder that has other things in it than a checkpoint, which is left as it is.
     pub fn save(&self, folder: impl AsRef<Path>) -> Result<()> {
         let companions = match self.parameters().config().to_json() {

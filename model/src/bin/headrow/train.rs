@@ -11,7 +11,7 @@ pub(crate) use course::Dtype;
 
 use crate::failure::{Failure, tell};
 use course::Course;
-use folder::{CONFIG, Companions, Place, Plan, TOKENIZER, companions, named};
+use folder::{CONFIG, Companions, Place, Plan, TOKENIZER, companions};
 use headrow::generate::GenerationOptions;
 use headrow::train::{
     AdamOptions, BatchOptions, DamagedCheckpoint, Ended, NetworkOptions, Resumed, Run, Schedule,

@@ -115,6 +115,9 @@ impl Learner {
         companions: &[Companion],
     ) -> Result<()> {
         self.check_weights(self.counters.steps)?;
+        for moments in [&self.optimizer.first, &self.optimizer.second] {
+            self.check(self.counters.steps, "a moment", moments)?;
+        }
         let Learner { options, optimizer, parameters, counters, slots, .. } = self;
         let state = Saved { options: *options, counters: *counters, more: state };
         let vectors = optimizer.vectors(parameters.values());
@@ -134,10 +137,13 @@ impl Learner {
 
     /// Whether all weights are finite at step `step`.
     fn check_weights(&self, step: u64) -> Result<()> {
-        let values = self.parameters.values();
+        self.check(step, "a weight", self.parameters.values())
+    }
+
+    fn check(&self, step: u64, what: &str, values: &[f32]) -> Result<()> {
         match values.iter().all(|x| x.is_finite()) {
             true => Ok(()),
-            false => Err(not_finite(step, "a weight", values, &self.slots)),
+            false => Err(not_finite(step, what, values, &self.slots)),
         }
     }
 }
@@ -272,12 +278,16 @@ mod tests {
     }
 
     #[test]
-    fn weights_that_are_not_finite_are_not_saved() {
+    fn what_is_not_finite_is_not_saved() {
         let folder = std::env::temp_dir().join(format!("headrow-bad-{}", std::process::id()));
         let mut learner = learner();
         learner.parameters.values_mut()[0] = f32::INFINITY;
         let error = learner.save(&folder, &(), &[]).unwrap_err();
         assert!(error.to_string().contains("a weight of"), "{error}");
+        learner.parameters.values_mut()[0] = 0.0;
+        learner.optimizer.second[0] = f32::INFINITY;
+        let error = learner.save(&folder, &(), &[]).unwrap_err();
+        assert!(error.to_string().contains("a moment of"), "{error}");
         assert!(!folder.exists());
     }
 }

@@ -48,6 +48,20 @@ pub(super) struct Place {
     pub(super) resumed: bool,
 }
 
+/// What a model that others begin with has beside its weights; its licence goes along.
+const COMPANIONS: [&str; 8] = [
+    CONFIG,
+    TOKENIZER,
+    "generation_config.json",
+    "tokenizer_config.json",
+    "LICENSE",
+    "LICENSE.txt",
+    "LICENSE.md",
+    "NOTICE",
+];
+/// Largest of these files.
+const MAX_BYTES: u64 = 256 << 20;
+
 /// What a model folder has beside weights.
 pub(super) type Companions = Vec<(String, Vec<u8>)>;
 
@@ -66,7 +80,7 @@ pub(super) fn plan(args: Args) -> Result<(Place, Plan), Failure> {
     }
     let place = resumed(args.resume.unwrap_or_default())?;
     let path = place.folder.join(RUN);
-    let bytes = fs::read(&path).map_err(|error| named(&path, &error))?;
+    let bytes = read(&path)?;
     let begun: Plan = serde_json::from_slice(&bytes).map_err(|error| named(&path, &error))?;
     if let Some(problem) = given.contradiction(&begun.recipe) {
         return Err(Failure::Message(problem));
@@ -138,13 +152,25 @@ fn new_files(recipe: &Recipe, kind: Objective, texts: &Texts) -> Result<Companio
 /// The files of a model's folder that go along with its weights.
 pub(super) fn companions(folder: &Path) -> Result<Companions, Failure> {
     let mut files = Vec::new();
-    for name in [CONFIG, TOKENIZER, "generation_config.json", "tokenizer_config.json"] {
+    for name in COMPANIONS {
         let path = folder.join(name);
         if path.exists() {
-            files.push((name.to_owned(), fs::read(&path).map_err(|error| named(&path, &error))?));
+            files.push((name.to_owned(), read(&path)?));
         }
     }
     Ok(files)
+}
+
+/// A regular file: a pipe might never end.
+pub(super) fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+    let metadata = fs::metadata(path).map_err(|error| named(path, &error))?;
+    if !metadata.is_file() {
+        return Err(named(path, &"not a regular file"));
+    }
+    if metadata.len() > MAX_BYTES {
+        return Err(named(path, &format_args!("larger than {} MiB", MAX_BYTES >> 20)));
+    }
+    fs::read(path).map_err(|error| named(path, &error))
 }
 
 /// Puts a file in its place as a whole.

@@ -1,6 +1,6 @@
 //! What a training learns from and measures on.
 
-use super::named;
+use super::folder::read;
 use super::recipe::{Lower, Objective, Recipe, TextLayout, TokenizerName};
 use crate::failure::{Failure, tell};
 use headrow::train::{
@@ -8,7 +8,6 @@ use headrow::train::{
     SpecialIds, Task, VocabularyOptions, vocabulary,
 };
 use headrow::{Config, Tokenizer};
-use std::fs;
 use std::path::PathBuf;
 
 /// Most tokens of texts and batches.
@@ -82,7 +81,7 @@ impl Texts {
                 Failure::Message(format!("--tokenizer {how}: expected a number behind bpe:"))
             })?),
             TokenizerName::File(path) => {
-                return fs::read(path).map_err(|error| named(path, &error));
+                return read(path);
             }
         };
         Ok(vocabulary(self.train.texts(), &options.with_framing(framing))?)
