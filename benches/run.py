@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Whole models beside their peers on this machine, in one command:
 
-    python3 benches/run.py            all usual cells, 1 and 2 threads; a first run also builds and installs
+    python3 benches/run.py            all cells, 1 and 2 threads; a first run also builds and installs
     python3 benches/run.py --quick    MiniLM alone, in a minute or two
 
 Makes a virtual environment with the peers (or takes --venv), builds our worker and those of candle and rten, makes
@@ -13,10 +13,12 @@ Python's own library is needed. What cannot be had is named and skipped.
 import argparse
 import datetime
 import functools
+import hashlib
 import json
 import os
 import pathlib
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -57,18 +59,17 @@ def arguments():
     parser.add_argument("--venv", type=pathlib.Path, help="an environment that is there already")
     parser.add_argument("--out", type=pathlib.Path, help="where the report goes (HOME/report)")
     parser.add_argument("--quick", action="store_true", help="MiniLM alone, two minutes")
-    parser.add_argument("--all", action="store_true", help="the longest cells too")
     parser.add_argument("--cases", type=lambda t: t.split(","), help="MODEL or MODEL/CASE, with commas")
     parser.add_argument("--peers", type=lambda t: [p for p in t.split(",") if p], default=PEERS, help=",".join(PEERS))
     parser.add_argument("--threads", type=lambda t: [int(n) for n in t.split(",")], default=[1, 2])
-    parser.add_argument("--minutes", type=float, help="of measuring (14, or 2 with --quick)")
+    parser.add_argument("--minutes", type=float, help="of measuring (20, or 2 with --quick)")
     parser.add_argument("--rounds", type=int, default=6, help="turns of each contender in a cell")
     parser.add_argument("--pin", action="store_true", help="as many processors to each contender as it has threads")
     parser.add_argument("--prepare-only", action="store_true", help="install, build and export, and measure nothing")
     options = parser.parse_args()
     options.home = options.home.resolve()
     options.out = (options.out or options.home / "report").resolve()
-    options.minutes = options.minutes or (2 if options.quick else 14)
+    options.minutes = options.minutes or (2 if options.quick else 20)
     unknown = set(options.peers) - set(PEERS)
     if unknown:
         parser.error(f"no peer {', '.join(sorted(unknown))}: there are {', '.join(PEERS)}")
@@ -100,6 +101,17 @@ def environment(options, absent):
     return None
 
 
+def exporters(peers):
+    """Whose files the peers read: rten those of ONNX Runtime."""
+    return {"onnxruntime" if peer == "rten" else peer for peer in peers} & EXPORTED.keys()
+
+
+def groups(peers):
+    """What to install for the peers: themselves, and what makes the files that they read."""
+    wanted = {"export", *peers, *exporters(peers)}
+    return [group for group in PACKAGES if group in wanted]
+
+
 def install(options, folder, python, absent):
     """A virtual environment with what the peers need; what is installed already, at these versions, is left alone."""
     stamp = folder / "installed.json"
@@ -110,8 +122,8 @@ def install(options, folder, python, absent):
         if failed:
             say(f"  {failed}")
             return
-    for group in ["export", *options.peers]:
-        if group not in PACKAGES or installed.get(group) == PACKAGES[group]:
+    for group in groups(options.peers):
+        if installed.get(group) == PACKAGES[group]:
             continue
         say(f"installing {' '.join(PACKAGES[group])}")
         failed = command([python, "-m", "pip", "install", "-q", *PACKAGES[group]])
@@ -148,12 +160,7 @@ def folders(options, wanted, python):
     home = options.home / "models"
     home.mkdir(parents=True, exist_ok=True)
     for model in wanted:
-        given = options.models and options.models.resolve() / model
-        if given and given.exists():
-            if (home / model).is_symlink():
-                (home / model).unlink()
-            if not (home / model).exists():
-                (home / model).symlink_to(given)
+        link(home / model, options.models and options.models.resolve() / model)
         if not (home / model / "model.safetensors").exists():
             say(f"seeding {model}")
             failed = command([python or sys.executable, "-m", "suite.models", home, model], cwd=HERE)
@@ -161,23 +168,52 @@ def folders(options, wanted, python):
                 sys.exit(f"{model}: {failed}; give a folder with --models")
 
 
+def link(place, given):
+    """Makes `place` the folder given, where there is one: of what an earlier run was given nothing stays then. A folder that
+    is no link, seeded or put there, stands in the way of another."""
+    if given is None and place.exists():
+        if place.is_symlink():
+            say(f"{place.name} is {place.resolve()}, as in an earlier run")
+        return
+    if place.is_symlink():
+        place.unlink()
+    if given is None or not given.exists():
+        return
+    if not (given / "model.safetensors").exists():
+        sys.exit(f"{given} has no model.safetensors")
+    if place.exists():
+        sys.exit(f"{place} is there and would hide {given}: remove it, or take another --home")
+    place.symlink_to(given)
+
+
+def identity(folder):
+    """What tells a model from others: a hash of its configuration and weights."""
+    whole = hashlib.sha256()
+    for name in ("config.json", "model.safetensors"):
+        with open(folder / name, "rb") as file:
+            whole.update(hashlib.file_digest(file, "sha256").digest())
+    return whole.hexdigest()
+
+
 def exports(options, wanted, python):
-    """What is not there yet, or older than its model. A failure shows when the peer is asked for the model."""
-    # rten reads what ONNX Runtime gets.
-    peers = {"onnxruntime" if peer == "rten" else peer for peer in options.peers}
-    for peer in sorted(peers):
-        for model in wanted if python else []:
-            made = options.home / "exports" / peer / model
-            source = options.home / "models" / model / "model.safetensors"
-            if model not in EXPORTED.get(peer, ()):
-                continue
-            if made.exists() and made.stat().st_mtime >= source.stat().st_mtime:
+    """What is not there yet, or was made of another model. A failure shows when the peer is asked for the model."""
+    for model in wanted if python else []:
+        source = options.home / "models" / model
+        peers = [peer for peer in sorted(exporters(options.peers)) if model in EXPORTED[peer]]
+        known = identity(source) if peers else None
+        for peer in peers:
+            stamp = options.home / "exports" / peer / model / "made-of"
+            if stamp.exists() and stamp.read_text() == known:
                 continue
             say(f"exporting {model} to {peer}")
-            places = options.home / "models", options.home / "exports"
+            # Whatever is there was made of another model, and must not be read where exporting fails.
+            shutil.rmtree(stamp.parent, ignore_errors=True)
+            places = source.parent, options.home / "exports"
             failed = command([python, "-m", "suite.export", peer, *places, model], cwd=HERE)
             if failed:
                 say(f"  {failed}")
+            else:
+                stamp.write_text(known)
 
 
 def versions(options, python):
@@ -214,7 +250,7 @@ def contenders(options, threads, programs, python, absent, log):
 
 
 def limits(programs, threads):
-    line = [programs / "limits", "--threads", str(threads), "--rounds", "3"]
+    line = [programs / "limits", "--threads", str(threads), "--rounds", "5"]
     return json.loads(subprocess.run(line, capture_output=True, text=True, check=True).stdout)
 
 
@@ -222,7 +258,7 @@ def cell(model, case, threads, shape, measured, found, compared, skipped):
     """The record of a cell."""
     flops, size = cells.work(shape, case)
     record = {"model": model, "case": case, "threads": threads, "limits": measured,
-              "bound": cells.bound(shape, case, measured), "gflop": flops / 1e9, "intensity": flops / size,
+              **cells.bound(shape, case, measured), "gflop": flops / 1e9, "intensity": flops / size,
               "results": [{"peer": name, **measure.summary(ns)} for name, ns in found.items()],
               "agreement": compared, "skipped": skipped.get(case, {})}
     return report.finish(record)
@@ -326,7 +362,7 @@ def write(run, out):
 
 def main():
     options = arguments()
-    wanted = cells.chosen(options.cases, options.quick, options.all)
+    wanted = cells.chosen(options.cases, options.quick)
     absent = {}
     python = environment(options, absent)
     run = measured(options, wanted, python, absent)

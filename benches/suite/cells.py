@@ -10,6 +10,10 @@ import pathlib
 
 STEPS = 32  # of a decoding case
 TRANSLATED = 32  # tokens of a source and of its translation
+# The limits that a bound can come from.
+ARITHMETIC, READING = "multiply-adds", "weights"
+# Of weights below so many times the last cache a quarter or more may stay there from call to call.
+PARTLY = 4
 
 ENCODE = ["enc:1x8", "enc:1x32", "enc:1x128", "enc:1x512", "enc:8x128", "enc:32x128"]
 DECODE = ["prefill:1x128", "prefill:1x512", "decode:1x128", "decode:8x128"]
@@ -21,22 +25,18 @@ ALL = {
     "transformer-base": ["s2s:1x1", "s2s:1x4"],
 }
 QUICK = {"minilm": ["enc:1x8", "enc:1x32", "enc:1x128"]}
-# A single call of these takes seconds for some: only where asked for.
-LONG = {"enc:32x128"}
 
 
-def chosen(names, quick, everything):
-    """Model → cases. `names` are `model/case` or `model`; without any, the quick, the usual or all cells."""
+def chosen(names, quick):
+    """Model → cases. `names` are `model/case` or `model`; without any, the quick or all cells."""
     if not names:
-        if quick:
-            return QUICK
-        return {m: [c for c in cases if everything or c not in LONG] for m, cases in ALL.items()}
+        return QUICK if quick else ALL
     cells = {}
     for name in names:
         model, _, case = name.partition("/")
         if model not in ALL:
             raise ValueError(f"no model {model}: there are {', '.join(ALL)}")
-        for case in [case] if case else [c for c in ALL[model] if c not in LONG]:
+        for case in [case] if case else ALL[model]:
             parse(case)
             cells.setdefault(model, []).append(case)
     return cells
@@ -109,15 +109,19 @@ def phases(shape, case):
 
 
 def bound(shape, case, limits):
-    """Milliseconds that the machine needs at least: each phase the longer of its operations at the peak and its weights
-    at the rate of reading memory, which counts only where they exceed the last cache. `limits` is a line of the
-    `limits` program."""
-    total = 0.0
+    """What the machine needs at least: milliseconds as `bound`, which limit makes the most of them as `limit`, and as
+    `cached` whether a good part of the weights that are then read from memory may lie in the last cache instead.
+
+    Each phase takes the longer of its operations at the peak and its weights at the rate of reading memory, which counts
+    only where they exceed the last cache. `limits` is a line of the `limits` program."""
+    of, cached = {ARITHMETIC: 0.0, READING: 0.0}, False
     for times, flops, size in phases(shape, case):
         arithmetic = flops / (limits["gflops_best"] * 1e9)
         reading = size / (limits["gbs_best"] * 1e9) if size > limits["l3"] else 0.0
-        total += times * max(arithmetic, reading)
-    return total * 1e3
+        of[READING if reading > arithmetic else ARITHMETIC] += times * max(arithmetic, reading)
+        cached |= reading > arithmetic and size < PARTLY * limits["l3"]
+    limit = max(of, key=of.get)
+    return {"bound": sum(of.values()) * 1e3, "limit": limit, "cached": cached and limit == READING}
 
 
 def work(shape, case):

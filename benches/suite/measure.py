@@ -9,13 +9,20 @@ import json
 import math
 import os
 import pathlib
+import random
+import select
 import signal
+import statistics
 import subprocess
 import sys
 import time
 
 # What the `limits` program measures: multiply-adds and reading, their medians and bests.
 LIMITS = ("gflops", "gflops_best", "gbs", "gbs_best")
+# Seconds after which who has not answered never will: the slowest to load a model or to make a call take a tenth of it.
+PATIENCE = 600
+# Calls without which a percentile is nothing but one of the longest.
+ENOUGH = {"p90": 10, "p99": 100, "p99.9": 1000}
 
 
 class Failed(Exception):
@@ -25,24 +32,25 @@ class Failed(Exception):
 class Contender:
     """A process on the protocol; `environment` is added to this one's."""
 
-    def __init__(self, name, command, environment, cwd=None, log=None, cpus=None):
-        self.name = name
+    def __init__(self, name, command, environment, cwd=None, log=None, cpus=None, patience=PATIENCE):
+        self.name, self.patience, self.asked, self.unread = name, patience, {}, b""
         keep = {k: v for k, v in os.environ.items() if not k.startswith("OPENBLAS_")}
         pin = (lambda: os.sched_setaffinity(0, cpus)) if cpus else None
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
             env={**keep, **environment}, cwd=cwd, preexec_fn=pin)
 
     def send(self, **request):
         self._signal(signal.SIGCONT)
+        self.asked = request
         try:
-            self.process.stdin.write(json.dumps(request) + "\n")
+            self.process.stdin.write(json.dumps(request).encode() + b"\n")
             self.process.stdin.flush()
         except OSError as error:
             raise Failed(f"ended: {error}") from error
 
     def receive(self):
-        line = self.process.stdout.readline()
+        line = self._line(self.patience + self.asked.get("budget", 0))
         if not line:
             raise Failed(f"ended with {self.process.wait()}")
         self._signal(signal.SIGSTOP)
@@ -50,6 +58,22 @@ class Contender:
         if "error" in answer:
             raise Failed(answer["error"])
         return answer
+
+    def _line(self, seconds):
+        """Its next line; nothing when it has ended. Who is late is ended, as an answer that came later would be taken for
+        that to another request."""
+        end = time.monotonic() + seconds
+        while b"\n" not in self.unread:
+            if not select.select([self.process.stdout], [], [], max(end - time.monotonic(), 0))[0]:
+                self.process.kill()
+                what = " ".join(str(self.asked[key]) for key in ("op", "model", "case") if key in self.asked)
+                raise Failed(f"{self.name} gave no answer to {what} in {seconds:.0f} s")
+            part = os.read(self.process.stdout.fileno(), 1 << 16)
+            if not part:
+                return b""
+            self.unread += part
+        line, _, self.unread = self.unread.partition(b"\n")
+        return line
 
     def ask(self, **request):
         self.send(**request)
@@ -77,12 +101,13 @@ def percentile(ordered, tenths):
 
 
 def summary(nanoseconds):
-    """Milliseconds. With fewer than 100 calls p99 is the longest, with fewer than 1000 p99.9."""
+    """Milliseconds; `None` for percentiles that too few calls stand behind."""
     ordered = sorted(nanoseconds)
-    row = {"calls": len(ordered), "min": ordered[0], "max": ordered[-1]}
-    for name, tenths in (("p50", 500), ("p90", 900), ("p99", 990), ("p99.9", 999)):
-        row[name] = percentile(ordered, tenths)
-    return {name: value if name == "calls" else value / 1e6 for name, value in row.items()}
+    row = {"min": ordered[0], "max": ordered[-1], "p50": statistics.median(ordered)}
+    for name, tenths in (("p90", 900), ("p99", 990), ("p99.9", 999)):
+        row[name] = percentile(ordered, tenths) if len(ordered) >= ENOUGH[name] else None
+    row = {name: value if value is None else value / 1e6 for name, value in row.items()}
+    return {"calls": len(ordered), **row}
 
 
 def compare(kind, ours, theirs):
@@ -155,21 +180,24 @@ def outcomes(contenders, model, case, folder, skipped):
 def race(contenders, model, case, seconds, budget, rounds, skipped):
     """Turns until the budget (in seconds, of all together) is over, two at least: {name: nanoseconds}.
 
-    `seconds` is what a call of each took. The order turns by one each round, so that nobody always follows the same one.
+    `seconds` is what a call of each took. The order is drawn anew each round, so that nobody always follows the same one:
+    what a contender leaves in the caches, and how hot the processor is, the next one meets. The draw is the same in each run.
     """
     if not contenders:
         return {}
     times = {c.name: [] for c in contenders}
     slice_ = budget / rounds / len(contenders)
+    # What was stopped for a while finds caches cold: calls before those that are timed, as many for everybody. Where even the
+    # fastest call is longer than a slice, filling them is a small part of it.
+    taken = [seconds[c.name] for c in contenders]
+    warm = 3 if max(taken) < 0.005 else 1 if min(taken) < slice_ else 0
+    order, draw = list(contenders), random.Random(f"{model} {case}")
     end = time.monotonic() + budget
     for turn in range(rounds):
         if turn >= 2 and time.monotonic() > end:
             break
-        at = turn % len(contenders)
-        for contender in contenders[at:] + contenders[:at]:
-            # What was stopped for a while finds caches cold: short calls warm up untimed.
-            call = seconds[contender.name]
-            warm = 3 if call < 0.005 else 1 if call < slice_ / 4 else 0
+        draw.shuffle(order)
+        for contender in order:
             request = {"model": model, "case": case, "budget": slice_, "min_reps": 1, "warm": warm}
             answer = attempt(contender, case, skipped, lambda c: c.ask(**request))
             times[contender.name] += answer["ns"] if answer else []

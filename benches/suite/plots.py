@@ -117,14 +117,14 @@ def label(cell):
 
 
 def latency(run, model):
-    """Bars from the fastest call to the median, with a line on to the 99th percentile, for each contender of each cell."""
+    """Bars as long as the median, with a line on to the 99th percentile where there is one, for each contender of each cell."""
     cells = [c for c in run["cells"] if c["model"] == model and c["results"]]
     rows = sum(len(c["results"]) + 1 for c in cells)
     drawing = Drawing(900, 90 + 13 * max(rows, 1), f"{model}: milliseconds, median (bar) to 99th percentile (line)")
     if not cells:
         drawing.text(450, 60, NO_FIGURES, anchor="middle")
         return str(drawing)
-    times = [r[key] for c in cells for r in c["results"] for key in ("min", "p99")]
+    times = [r[key] for c in cells for r in c["results"] for key in ("min", "p50", "p99") if r[key] is not None]
     x, y = Axis([*times, *(c["bound"] for c in cells)], 190, 870), 50
     bottom = 50 + 13 * rows
     for tick in x.ticks():
@@ -136,10 +136,12 @@ def latency(run, model):
         for result in sorted(cell["results"], key=lambda r: r["p50"]):
             shade = colour(result["peer"])
             drawing.text(184, y, result["peer"], size=10, anchor="end", fill=shade)
-            hint = f"{escape(result['peer'])} {result['p50']:.3f} ms, p99 {result['p99']:.3f}, {result['calls']} calls"
+            tail = "" if result["p99"] is None else f" p99 {result['p99']:.3f},"
+            hint = f"{escape(result['peer'])} {result['p50']:.3f} ms,{tail} {result['calls']} calls"
             drawing.add("rect", f"<title>{hint}</title>", x=190.0, y=float(y - 8), fill=shade, height=8,
                         width=max(x(result["p50"]) - 190.0, 0.5))
-            drawing.line(x(result["p50"]), y - 4, x(result["p99"]), y - 4, stroke=shade, width=2)
+            if tail:
+                drawing.line(x(result["p50"]), y - 4, x(result["p99"]), y - 4, stroke=shade, width=2)
             y += 13
         drawing.line(x(cell["bound"]), top, x(cell["bound"]), y - 10, stroke="#222222", width=1.5, stroke_dasharray="3 2")
         y += 13

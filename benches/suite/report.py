@@ -1,7 +1,9 @@
 """A run as Markdown: each cell beside the best peer and the machine's bound, then all contenders."""
 
+from suite import cells as costs
+
 OURS = "headrow"
-TAIL = 10  # calls without which nothing is said of tails
+TAILS = "p90", "p99", "p99.9"
 
 
 def finish(cell):
@@ -16,8 +18,9 @@ def finish(cell):
         cell["best_peer"] = best["peer"]
     if ours and best:
         cell["ahead_p50"] = best["p50"] / ours["p50"]
-    tail = min((r for r in peers if r["calls"] >= TAIL), key=lambda r: r["p99"], default=None)
-    if tail and ours and ours["calls"] >= TAIL:
+    # Only what enough calls stand behind has a p99.
+    tail = min((r for r in peers if r["p99"] is not None), key=lambda r: r["p99"], default=None)
+    if tail and ours and ours["p99"] is not None:
         cell["best_p99_peer"], cell["ahead_p99"] = tail["peer"], tail["p99"] / ours["p99"]
     return cell
 
@@ -27,6 +30,8 @@ def agrees(cell, peer):
 
 
 def milliseconds(value):
+    if value is None:
+        return "–"
     return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
 
 
@@ -35,6 +40,16 @@ def ratio(value):
     if value is None:
         return "–"
     return f"{value:.2f}" if value >= 1 else f"**{value:.2f}**"
+
+
+def share(value):
+    """Of a bound, in percent: marked where it was beaten, which says that its limit was measured in a worse moment."""
+    return f"{100 * value:.0f} %{' (!)' if value > 1 else ''}"
+
+
+def limited(cell):
+    """Which limit the bound is."""
+    return cell["limit"] + (" *" if cell["cached"] else "")
 
 
 def row(columns):
@@ -46,17 +61,17 @@ def heading(columns):
 
 
 def cells(run):
-    lines = heading(["model", "case", "threads", "bound", "Headrow p50", "reached", "best peer, p50", "peer / Headrow",
-                     "Headrow p99", "best peer, p99", "peer / Headrow", "calls"])
+    lines = heading(["model", "case", "threads", "bound", "of", "Headrow p50", "reached", "best peer, p50", "peer / Headrow",
+                     "Headrow p90", "p99", "p99.9", "best peer, p99", "peer / Headrow", "calls"])
     for cell in run["cells"]:
         by = {r["peer"]: r for r in cell["results"]}
         ours, best = by.get(OURS), by.get(cell.get("best_peer"))
         tail = by.get(cell.get("best_p99_peer"))
         lines.append(row([
-            cell["model"], f"`{cell['case']}`", str(cell["threads"]), milliseconds(cell["bound"]),
-            milliseconds(ours["p50"]) if ours else "–", f"{100 * cell['reached']:.0f} %" if ours else "–",
+            cell["model"], f"`{cell['case']}`", str(cell["threads"]), milliseconds(cell["bound"]), limited(cell),
+            milliseconds(ours["p50"]) if ours else "–", share(cell["reached"]) if ours else "–",
             f"{best['peer']} {milliseconds(best['p50'])}" if best else "–", ratio(cell.get("ahead_p50")),
-            milliseconds(ours["p99"]) if ours else "–",
+            *(milliseconds(ours[key]) if ours else "–" for key in TAILS),
             f"{tail['peer']} {milliseconds(tail['p99'])}" if tail else "–", ratio(cell.get("ahead_p99")),
             str(ours["calls"]) if ours else "–"]))
     return lines
@@ -70,8 +85,7 @@ def contenders(run):
     lines = heading(["model", "case", "threads", *names])
     for cell in run["cells"]:
         by = {r["peer"]: r for r in cell["results"]}
-        shown = [f"{milliseconds(by[n]['min'])} / {milliseconds(by[n]['p50'])} / {milliseconds(by[n]['p99'])}"
-                 if n in by else "–" for n in names]
+        shown = [" / ".join(milliseconds(by[n][key]) for key in ("min", "p50", *TAILS)) if n in by else "–" for n in names]
         lines.append(row([cell["model"], f"`{cell['case']}`", str(cell["threads"]), *shown]))
     return lines
 
@@ -145,11 +159,13 @@ def markdown(run):
         f"these are their own). {versions}.", "",
         "All in f32, the same weights and ids, in turns; milliseconds of a call, of a step for `decode`. \"Bound\" is what",
         "the operations at the peak of multiply-adds and the weights at the rate of reading memory, both measured before",
-        "and behind the cell, take at least; \"reached\" is bound / our median. p99 of fewer than 100 calls is the longest, and of",
-        "fewer than 10 is not compared. A ratio in bold: the peer leads.", "",
+        "and behind the cell, take at least, and \"of\" which of the two makes the most of it; *: of these weights a good part may",
+        f"stay in the last cache (they are less than {costs.PARTLY} times as large), which makes the bound too long. \"Reached\" is bound /",
+        "our median; (!): over 100 %, so the limits were measured in a worse moment than the calls. A percentile takes 10 calls",
+        "(p90), 100 (p99) or 1000 (p99.9), else –. A ratio in bold: the peer leads.", "",
         "## Cells", "", *cells(run), "",
         "## Where a peer leads", "", *behind(run), "",
-        "## All contenders", "", "Minimum / p50 / p99.", "", *contenders(run), "",
+        "## All contenders", "", "Minimum / p50 / p90 / p99 / p99.9.", "", *contenders(run), "",
         "## Limits", "", *limits(run), "",
         "## The same work", "",
         "States and scores are compared value by value, words by number; who came to something else is no best peer.",

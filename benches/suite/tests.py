@@ -1,12 +1,15 @@
 """The logic of the benchmark suite, with contenders that only pretend: `python3 -m unittest suite.tests` in benches/."""
 
 import json
+import os
 import pathlib
 import struct
 import sys
 import tempfile
 import time
+import types
 import unittest
+import unittest.mock
 import xml.etree.ElementTree as xml
 
 import run as run_program
@@ -21,6 +24,8 @@ for line in sys.stdin:
     doing = request.get("op", "time")
     if doing == fails == "time":
         sys.exit(3)
+    if fails == "never":
+        continue
     if doing == fails:
         answer = {"error": "no such case"}
     elif doing == "output":
@@ -37,19 +42,21 @@ LLAMA = {"model_type": "llama", "hidden_size": 768, "num_hidden_layers": 12, "nu
          "num_key_value_heads": 4, "intermediate_size": 2048, "vocab_size": 32000}
 
 
-def pretender(name, ns=1000, outcome=(1.0, 2.0), fails=""):
+def pretender(name, ns=1000, outcome=(1.0, 2.0), fails="", **options):
     line = [sys.executable, "-c", PRETENDER, str(ns), json.dumps(list(outcome)), fails]
-    return measure.Contender(name, line, {})
+    return measure.Contender(name, line, {}, **options)
 
 
 def result(peer, p50, p99, calls=1000):
-    return {"peer": peer, "calls": calls, "min": p50 * 0.9, "p50": p50, "p90": p50, "p99": p99, "p99.9": p99, "max": p99}
+    tails = {"p90": p50, "p99": p99, "p99.9": p99}
+    known = {name: tails[name] if calls >= enough else None for name, enough in measure.ENOUGH.items()}
+    return {"peer": peer, "calls": calls, "min": p50 * 0.9, "p50": p50, **known, "max": p99}
 
 
 def cell(results, same=True, **more):
     agreement = {r["peer"]: {"same": same, "apart": 1e-6, "scale": 1.0} for r in results if r["peer"] != report.OURS}
-    return report.finish({"model": "minilm", "case": "enc:1x8", "threads": 1, "limits": LIMITS, "bound": 1.0, "gflop": 0.2,
-                          "intensity": 4.0, "results": results, "agreement": agreement, "skipped": {}, **more})
+    return report.finish({"model": "minilm", "case": "enc:1x8", "threads": 1, "limits": LIMITS, "bound": 1.0,
+                          "limit": cells.READING, "cached": True, "gflop": 0.2, "intensity": 4.0, "results": results, "agreement": agreement, "skipped": {}, **more})
 
 
 def run(*records):
@@ -61,11 +68,14 @@ class Percentiles(unittest.TestCase):
     def test_ranks_are_the_nearest(self):
         got = measure.summary([n * 1_000_000 for n in range(1000, 0, -1)])
         self.assertEqual([got[k] for k in ("calls", "min", "p50", "p90", "p99", "p99.9", "max")],
-                         [1000, 1.0, 500.0, 900.0, 990.0, 999.0, 1000.0])
+                         [1000, 1.0, 500.5, 900.0, 990.0, 999.0, 1000.0])
 
-    def test_few_calls_have_their_longest_for_a_tail(self):
+    def test_few_calls_have_a_middle_and_no_tail(self):
         got = measure.summary([3_000_000, 1_000_000])
-        self.assertEqual((got["p50"], got["p99"], got["p99.9"]), (1.0, 3.0, 3.0))
+        self.assertEqual((got["p50"], got["p90"], got["max"]), (2.0, None, 3.0))
+        for calls, known in ((10, ["p90"]), (99, ["p90"]), (100, ["p90", "p99"]), (999, ["p90", "p99"])):
+            got = measure.summary([1_000_000] * calls)
+            self.assertEqual([name for name in measure.ENOUGH if got[name] is not None], known)
 
 
 class Costs(unittest.TestCase):
@@ -85,10 +95,16 @@ class Costs(unittest.TestCase):
     def test_the_bound_is_the_larger_of_two(self):
         shape = cells.Shape(BERT)
         flops, size = cells.work(shape, "enc:1x8")
-        self.assertAlmostEqual(cells.bound(shape, "enc:1x8", LIMITS), size / 20e9 * 1e3)
-        self.assertAlmostEqual(cells.bound(shape, "enc:1x8", {**LIMITS, "l3": 64 << 20}), flops / 100e9 * 1e3)
+        for l3, cached in ((32, True), (8, False)):
+            found = cells.bound(shape, "enc:1x8", {**LIMITS, "l3": l3 << 20})
+            self.assertAlmostEqual(found["bound"], size / 20e9 * 1e3)
+            self.assertEqual((found["limit"], found["cached"]), (cells.READING, cached))
+        found = cells.bound(shape, "enc:1x8", {**LIMITS, "l3": 64 << 20})
+        self.assertAlmostEqual(found["bound"], flops / 100e9 * 1e3)
         flops, _ = cells.work(shape, "enc:1x512")
-        self.assertAlmostEqual(cells.bound(shape, "enc:1x512", LIMITS), flops / 100e9 * 1e3)
+        found = cells.bound(shape, "enc:1x512", LIMITS)
+        self.assertAlmostEqual(found["bound"], flops / 100e9 * 1e3)
+        self.assertEqual((found["limit"], found["cached"]), (cells.ARITHMETIC, False))
 
     def test_a_translation_has_two_phases(self):
         config = {"model_type": "marian", "d_model": 512, "decoder_layers": 6, "decoder_attention_heads": 8,
@@ -98,14 +114,13 @@ class Costs(unittest.TestCase):
         self.assertEqual(steps[2], 4 * (6 * (6 * 512**2 + 2 * 512 * 2048) + 512 * 37000))
 
     def test_names_of_cells(self):
-        self.assertEqual(cells.chosen(["minilm/enc:1x8", "gpt2"], False, False),
+        self.assertEqual(cells.chosen(["minilm/enc:1x8", "gpt2"], False),
                          {"minilm": ["enc:1x8"], "gpt2": cells.DECODE})
-        usual = cells.chosen(None, False, False)
-        self.assertNotIn("enc:32x128", usual["minilm"])
-        self.assertIn("enc:32x128", cells.chosen(None, False, True)["minilm"])
+        self.assertIn("enc:32x128", cells.chosen(None, False)["minilm"])
+        self.assertEqual(list(cells.chosen(None, True)), ["minilm"])
         for wrong in ("nobody", "minilm/enc:8", "minilm/what:1x8"):
             with self.assertRaises(ValueError):
-                cells.chosen([wrong], False, False)
+                cells.chosen([wrong], False)
 
 
 class Comparisons(unittest.TestCase):
@@ -151,7 +166,7 @@ class Turns(unittest.TestCase):
             compared, seconds = measure.outcomes(ready[case], "minilm", case, folder, skipped)
             self.assertEqual(list(pathlib.Path(folder).iterdir()), [])
         self.assertEqual({name: c["same"] for name, c in compared.items()}, {"near": True, "far": False, "dies": True})
-        times = measure.race(ready[case], "minilm", case, seconds, 0.5, 3, skipped)
+        times = measure.race(ready[case], "minilm", case, seconds, 60.0, 3, skipped)
         self.assertEqual(set(times), {"headrow", "near", "far"})
         self.assertEqual(times["near"], [3000] * 3)
         self.assertEqual(set(skipped[case]), {"unable", "dies"})
@@ -182,6 +197,37 @@ class Turns(unittest.TestCase):
         times = measure.race([ours], "minilm", "enc:1x8", {"headrow": 1.0}, 0.0, 9, {})
         self.assertEqual(len(times["headrow"]), 2)
 
+    def test_the_order_and_the_calls_before_are_fair(self):
+        asked = []
+
+        class Asked:
+            def __init__(self, name):
+                self.name = name
+
+            def ask(self, **request):
+                asked.append((self.name, request["warm"]))
+                return {"ns": [1]}
+
+        names = ["headrow", "near", "far"]
+        for longest, warm in ((0.004, 3), (1.0, 1)):
+            asked.clear()
+            measure.race([Asked(n) for n in names], "minilm", "enc:1x8", dict(zip(names, (0.001, 0.002, longest))), 60.0, 12, {})
+            self.assertEqual({w for _, w in asked}, {warm})
+            rounds = [[name for name, _ in asked[i:i + 3]] for i in range(0, 36, 3)]
+            self.assertTrue(all(sorted(r) == sorted(names) for r in rounds))
+            followers = {b for (a, _), (b, _) in zip(asked, asked[1:]) if a == "headrow"}
+            self.assertLessEqual({"near", "far"}, followers)
+        asked.clear()
+        measure.race([Asked(n) for n in names], "minilm", "enc:1x8", dict.fromkeys(names, 9.0), 1.0, 2, {})
+        self.assertEqual({w for _, w in asked}, {0})
+
+    def test_who_never_answers_is_named_and_ended(self):
+        silent, skipped = self.start("silent", fails="never", patience=0.2), {}
+        ready = measure.prepare([silent], "minilm", ["enc:1x8", "enc:1x32"], skipped)
+        self.assertEqual(ready, {"enc:1x8": [], "enc:1x32": []})
+        self.assertEqual(skipped["enc:1x8"]["silent"], "silent gave no answer to prepare minilm enc:1x8 in 0 s")
+        self.assertIn("ended", skipped["enc:1x32"]["silent"])
+
     def test_who_waits_is_stopped(self):
         ours = self.start("headrow")
         ours.ask(op="prepare", model="minilm", case="enc:1x8")
@@ -192,6 +238,58 @@ class Turns(unittest.TestCase):
         while (found := state.read_text().rsplit(")", 1)[1].split()[0]) != "T" and time.monotonic() < end:
             time.sleep(0.01)
         self.assertEqual(found, "T")
+
+
+class Preparations(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.home = pathlib.Path(folder.name)
+
+    def model(self, name, weights=b"weights"):
+        (self.home / name).mkdir(parents=True)
+        (self.home / name / "config.json").write_text("{}")
+        (self.home / name / "model.safetensors").write_bytes(weights)
+        return self.home / name
+
+    def test_what_the_exports_need_is_installed(self):
+        self.assertEqual(run_program.groups(["rten"]), ["export", "onnxruntime"])
+        self.assertEqual(run_program.groups(["candle"]), ["export"])
+        self.assertEqual(run_program.groups(run_program.PEERS), list(run_program.PACKAGES))
+
+    def test_a_folder_given_is_taken_or_refused(self):
+        place, first, second = self.home / "minilm", self.model("first"), self.model("second")
+        for given in (first, second, second):
+            run_program.link(place, given)
+            self.assertEqual(place.resolve(), given.resolve())
+        # Of a link to what is gone, or was given before, nothing stays.
+        run_program.link(place, self.home / "none")
+        self.assertFalse(place.is_symlink())
+        seeded = self.model("minilm")
+        run_program.link(place, None)
+        self.assertFalse(seeded.is_symlink())
+        for given in (first, self.home):
+            with self.assertRaises(SystemExit):
+                run_program.link(place, given)
+
+    def test_exports_are_of_these_weights(self):
+        source = self.model("models/minilm")
+        made, calls = self.home / "exports" / "openvino" / "minilm", []
+
+        def export(line, **_):
+            calls.append(line[3])
+            made.mkdir(parents=True)
+
+        options = types.SimpleNamespace(home=self.home, peers=["openvino", "torch"])
+        with unittest.mock.patch.multiple(run_program, command=export, say=lambda _: None):
+            run_program.exports(options, ["minilm"], "python")
+            run_program.exports(options, ["minilm"], "python")
+            self.assertEqual(calls, ["openvino"])
+            # Other weights with an older date.
+            (source / "model.safetensors").write_bytes(b"others.")
+            os.utime(source / "model.safetensors", (1, 1))
+            run_program.exports(options, ["minilm"], "python")
+            self.assertEqual(len(calls), 2)
 
 
 class Shares(unittest.TestCase):
@@ -214,7 +312,7 @@ class Reports(unittest.TestCase):
         self.assertEqual((ahead["best_p99_peer"], ahead["ahead_p99"]), ("torch", 9.5 / 3.0))
         behind = cell([result("headrow", 2.0, 3.0), result("torch", 1.0, 6.0)])
         text = report.markdown(run(ahead, behind))
-        self.assertIn("| minilm | `enc:1x8` | 1 | 1 | 2 | 50 % | openvino 5 | 2.50 |", text)
+        self.assertIn("| minilm | `enc:1x8` | 1 | 1 | weights * | 2 | 50 % | openvino 5 | 2.50 | 2 | 3 | 3 | torch 9.5 |", text)
         self.assertIn("**0.50**", text)
         self.assertIn("1 thread(s), p50: torch leads, 0.50 of our time", text)
         self.assertNotIn("p99: torch leads", text)
@@ -231,9 +329,15 @@ class Reports(unittest.TestCase):
         self.assertIn("minilm `enc:1x8` 1T |", report.markdown(run(other)))
 
     def test_a_few_calls_have_no_tail(self):
-        few = cell([result("headrow", 2.0, 3.0), result("torch", 4.0, 4.0, calls=3)])
+        few = cell([result("headrow", 2.0, 3.0), result("torch", 4.0, 4.0, calls=99)])
         self.assertEqual(few["ahead_p50"], 2.0)
         self.assertNotIn("ahead_p99", few)
+        few = cell([result("headrow", 2.0, 3.0, calls=9), result("torch", 4.0, 4.0)])
+        self.assertNotIn("ahead_p99", few)
+        self.assertIn("1.8 / 2 / – / – / –", report.markdown(run(few)))
+
+    def test_more_than_the_bound_is_marked(self):
+        self.assertEqual([report.share(value) for value in (0.5, 1.0, 1.26)], ["50 %", "100 %", "126 % (!)"])
 
     def test_every_row_has_its_columns(self):
         text = report.markdown(run(cell([result("headrow", 2.0, 3.0), result("torch", 4.0, 4.0)]), cell([])))
@@ -263,7 +367,7 @@ class Drawings(unittest.TestCase):
         self.assertLess(float(ours.get("cy")), float(peer.get("cy")))
 
     def test_a_bar_for_each_contender(self):
-        whole = run(cell([result("headrow", 2.0, 3.0), result("a <peer>", 4.0, 8.0)]))
+        whole = run(cell([result("headrow", 2.0, 3.0), result("a <peer>", 4.0, 8.0, calls=5)]))
         root, tags = self.parsed(plots.latency(whole, "minilm"))
         bars = [r for r in root.iter("{http://www.w3.org/2000/svg}rect") if r.get("height") == "8"]
         self.assertEqual(len(bars), 2)
