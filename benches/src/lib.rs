@@ -3,6 +3,7 @@
 //! On a machine that others use too, only what runs in the same moment can be compared: contenders take turns
 //! in short slices ([`race`]), the peak ([`peak`]) among them, and both the median and the minimum are told.
 
+pub mod affinity;
 pub mod cases;
 pub mod limits;
 pub mod options;

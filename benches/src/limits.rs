@@ -1,12 +1,10 @@
 //! The limits of the machine at a number of threads, as one record.
 
-use crate::peak;
+use crate::tail::median;
+use crate::{affinity, peak};
 use headrow_kernels::Isa;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
-
-/// Parts of its memory that a thread reads side by side; the fastest counts.
-const STREAMS: [usize; 5] = [1, 2, 4, 8, 16];
 
 /// What so many threads reach together.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
@@ -41,7 +39,7 @@ pub fn measure(isa: Isa, threads: usize, rounds: usize, slice: Duration, memory:
         done
     });
     let part = memory.len() / threads;
-    let reading = STREAMS.map(|streams| {
+    let reading = peak::STREAMS.map(|streams| {
         let read = |thread: usize| {
             let memory = &memory[thread * part..(thread + 1) * part];
             peak::read_streams(memory, streams);
@@ -55,11 +53,15 @@ pub fn measure(isa: Isa, threads: usize, rounds: usize, slice: Duration, memory:
     Limits { threads, gflops, gflops_best, gbs, gbs_best, streams }
 }
 
-/// Median and best rate, in billions a second, of what all threads do together from a common start to the last one's end.
+/// Median and best rate, in billions a second, of what all threads do together from a common start to the last one's end, each
+/// on a processor of its own where there are as many.
 fn rates(threads: usize, rounds: usize, work: impl Fn(usize) -> f64 + Sync) -> (f64, f64) {
-    let barrier = Barrier::new(threads);
+    let (barrier, processors) = (Barrier::new(threads), affinity::processors(threads));
     let round = || {
-        let one = |thread| {
+        let one = |thread: usize| {
+            if let Some(processors) = &processors {
+                affinity::hold(processors[thread]);
+            }
             barrier.wait();
             let start = Instant::now();
             let done = work(thread);
@@ -67,10 +69,9 @@ fn rates(threads: usize, rounds: usize, work: impl Fn(usize) -> f64 + Sync) -> (
         };
         let ended: Vec<(Instant, Instant, f64)> = std::thread::scope(|scope| {
             let one = &one;
-            let others: Vec<_> = (1..threads).map(|i| scope.spawn(move || one(i))).collect();
-            let own = one(0);
-            let others = others.into_iter().map(|thread| thread.join().expect("no panic"));
-            std::iter::once(own).chain(others).collect()
+            // None is the caller's, which would stay where it was held.
+            let all: Vec<_> = (0..threads).map(|i| scope.spawn(move || one(i))).collect();
+            all.into_iter().map(|thread| thread.join().expect("no panic")).collect()
         });
         let start = ended.iter().map(|&(start, ..)| start).min().expect("a thread");
         let end = ended.iter().map(|&(_, end, _)| end).max().expect("a thread");
@@ -81,7 +82,7 @@ fn rates(threads: usize, rounds: usize, work: impl Fn(usize) -> f64 + Sync) -> (
     round();
     let mut rates: Vec<f64> = (0..rounds).map(|_| round()).collect();
     rates.sort_by(f64::total_cmp);
-    (rates[rates.len() / 2], rates[rates.len() - 1])
+    (median(&rates), rates[rates.len() - 1])
 }
 
 #[cfg(test)]
@@ -94,6 +95,6 @@ mod tests {
         let limits = measure(Isa::Scalar, 2, 3, Duration::from_millis(1), &memory);
         assert!(limits.gflops > 0.0 && limits.gflops <= limits.gflops_best, "{limits:?}");
         assert!(limits.gbs > 0.0 && limits.gbs <= limits.gbs_best, "{limits:?}");
-        assert!(STREAMS.contains(&limits.streams));
+        assert!(peak::STREAMS.contains(&limits.streams));
     }
 }

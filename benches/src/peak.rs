@@ -28,33 +28,24 @@ pub fn burst(isa: Isa) -> f64 {
     2.0 * STEPS as f64 * lanes as f64
 }
 
-/// Adds up `memory`, in as many pieces as there are workers: what reading it costs.
-pub fn read(par: Par<'_>, memory: &[f32]) {
+/// Parts of its memory that a thread may read side by side. Which of them is the fastest way depends on the machine.
+pub const STREAMS: [usize; 5] = [1, 2, 4, 8, 16];
+
+/// Adds up `memory`, in as many pieces as there are workers, each by [`read_streams`]: what reading it costs.
+///
+/// # Panics
+/// When `streams` is none of [`STREAMS`].
+pub fn read(par: Par<'_>, memory: &[f32], streams: usize) {
     let pieces = memory.len().div_ceil(par.threads()).max(1);
     par.run(memory.len().div_ceil(pieces), &|piece, _| {
-        let memory = &memory[piece * pieces..memory.len().min((piece + 1) * pieces)];
-        #[cfg(target_arch = "x86_64")]
-        if Isa::Avx2.is_available() {
-            // SAFETY: as asked.
-            return unsafe { x86::read_256(memory) };
-        }
-        add_up(memory);
+        read_streams(&memory[piece * pieces..memory.len().min((piece + 1) * pieces)], streams);
     });
-}
-
-#[inline(always)]
-fn add_up(memory: &[f32]) {
-    let mut sums = [0.0f32; 64];
-    for block in memory.as_chunks::<64>().0 {
-        sums.iter_mut().zip(block).for_each(|(sum, x)| *sum += x);
-    }
-    black_box(sums);
 }
 
 /// Adds up `memory` as `streams` parts of it side by side, which keeps more of it on its way than one part after the other.
 ///
 /// # Panics
-/// When `streams` is none of 1, 2, 4, 8, 16.
+/// When `streams` is none of [`STREAMS`].
 pub fn read_streams(memory: &[f32], streams: usize) {
     #[cfg(target_arch = "x86_64")]
     if Isa::Avx2.is_available() {
@@ -76,7 +67,7 @@ fn add_up_streams(memory: &[f32], streams: usize) {
     }
 }
 
-/// Blocks of 64 values, one of each part in turn.
+/// Blocks of 64 values, one of each part in turn, and those that are over.
 #[inline(always)]
 fn side_by_side<const PARTS: usize>(memory: &[f32]) {
     let blocks = memory.as_chunks::<64>().0;
@@ -88,6 +79,9 @@ fn side_by_side<const PARTS: usize>(memory: &[f32]) {
         for part in parts {
             sums.iter_mut().zip(&part[i]).for_each(|(sum, x)| *sum += x);
         }
+    }
+    for block in &blocks[PARTS * each..] {
+        sums.iter_mut().zip(block).for_each(|(sum, x)| *sum += x);
     }
     black_box(sums);
 }
@@ -104,12 +98,6 @@ fn scalar() -> usize {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    /// See [`super::read`].
-    #[target_feature(enable = "avx2")]
-    pub(super) fn read_256(memory: &[f32]) {
-        super::add_up(memory);
-    }
-
     /// See [`super::read_streams`].
     #[target_feature(enable = "avx2")]
     pub(super) fn read_streams_256(memory: &[f32], streams: usize) {

@@ -1,6 +1,6 @@
 //! Attention against the multiply-add peak of the same run.
 //!
-//!     attention-ratio [--threads 1] [--isa avx2] [--heads 12x64,12x32] [--n 8,32,128,512,2048]
+//!     attention-ratio [--threads 1] [--isa avx2] [--heads 12x64,12x32,6x128] [--n 8,32,128,512,2048]
 //!                     [--band 64] [--rounds 15] [--slice 3]
 //!                     [--rows 48] [--keys 256] [--queries 96] [--pack 24]
 //!
@@ -25,7 +25,7 @@ struct Options {
     #[command(flatten)]
     common: Common,
     /// Heads and their width.
-    #[arg(long, value_delimiter = ',', value_parser = pair, default_value = "12x64,12x32")]
+    #[arg(long, value_delimiter = ',', value_parser = pair, default_value = "12x64,12x32,6x128")]
     heads: Vec<(usize, usize)>,
     /// Tokens of the sequence.
     #[arg(long = "n", value_delimiter = ',', default_value = "8,16,32,64,128,256,512,2048")]

@@ -100,7 +100,9 @@ fn main() -> Result<()> {
         println!("{state:<6} 1 thread      {one}");
         println!("{state:<6} 2 threads     {two}");
         println!("{state:<6} p50 of two threads / p50 of one: {:.2}", two.p50 / one.p50);
-        println!("{state:<6} p99 of two threads / quiet p50 of two: {:.2}", two.p99 / quiet.p50);
+        if let Some(p99) = two.p99 {
+            println!("{state:<6} p99 of two threads / quiet p50 of two: {:.2}", p99 / quiet.p50);
+        }
     }
     timed(&mut cases[1], Duration::ZERO, 10, 10)?;
     sleep(Duration::from_millis(1));

@@ -3,7 +3,7 @@
 //!     decode-ratio [--threads 1] [--isa avx2] [--heads 12x64] [--kv-heads 12] [--keys 128,512,2048,4096]
 //!                  [--batch 1,8] [--rounds 15] [--slice 3]
 //!
-//! `read` adds up as many bytes as the keys and values of all sequences take; `rows` is the same attention over
+//! `read` adds up as many bytes as the keys and values of all sequences take, in the best number of streams; `rows` is the same attention over
 //! keys and values in rows of a matrix, packed in every call. Gigabytes per second of keys and values, median (and,
 //! after the stroke, best), and what share of `read` the cache comes to.
 
@@ -15,6 +15,7 @@ use headrow_kernels::{
     AttentionExtent, AttentionShape, CachedSegment, Cpu, KvCache, Mask, Mat, MatMut, Par, Scratch,
     Segment, Team, attention, attention_cached, attention_cached_scratch, attention_scratch,
 };
+use std::cell::RefCell;
 
 #[derive(clap::Parser)]
 struct Options {
@@ -78,9 +79,9 @@ fn row(common: &Common, cpu: Cpu, shape: &AttentionShape, batch: usize, keys: us
     let (mut out, mut other) = (vec![0.0; batch * columns], vec![0.0; batch * columns]);
     let mut teams = [(); 3].map(|()| Team::new(threads));
     let [reading, from_rows, from_cache] = &mut teams;
+    let reading = RefCell::new(reading);
     let mask = &Mask::default();
-    let mut contenders = [
-        Contender::new("read", || reading.open(|par| peak::read(par, &memory))),
+    let mut contenders = vec![
         Contender::new("rows", || {
             let (out, mut stack) = (MatMut::new(&mut other, batch, columns), for_rows.stack());
             from_rows.open(|par| {
@@ -94,17 +95,24 @@ fn row(common: &Common, cpu: Cpu, shape: &AttentionShape, batch: usize, keys: us
             });
         }),
     ];
+    contenders.extend(peak::STREAMS.map(|streams| {
+        let (reading, memory) = (&reading, &memory);
+        let read = move || reading.borrow_mut().open(|par| peak::read(par, memory, streams));
+        Contender::new(format!("read {streams}"), read)
+    }));
     let times = race(&mut contenders, common.rounds, common.slice());
+    let (rows, cache) = (times[0], times[1]);
+    let read = Times::fastest(&times[2..]);
     let rate = |seconds: f64| bytes as f64 / seconds / 1e9;
     let rates = |t: &Times| format!("{:5.1} /{:5.1}", rate(t.median), rate(t.min));
     println!(
         "{:>8} {batch:>5} {keys:>5} {:>10.1}  {:>13} {:>13} {:>13}  {:.0} /{:.0} %",
         format!("{heads}/{kv_heads}×{width}"),
-        times[2].median * 1e6,
-        rates(&times[0]),
-        rates(&times[1]),
-        rates(&times[2]),
-        100.0 * times[0].median / times[2].median,
-        100.0 * times[0].min / times[2].min
+        cache.median * 1e6,
+        rates(&read),
+        rates(&rows),
+        rates(&cache),
+        100.0 * read.median / cache.median,
+        100.0 * read.min / cache.min
     );
 }

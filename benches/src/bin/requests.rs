@@ -10,7 +10,7 @@ use clap::Parser;
 use headrow::Model;
 use headrow_benches::cases::{Case, Result, timed};
 use headrow_benches::process;
-use headrow_benches::tail::Tail;
+use headrow_benches::tail::{Tail, column};
 use std::path::PathBuf;
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
@@ -63,11 +63,11 @@ fn main() -> Result<()> {
         let calls = row.ns.len() as f64;
         let tail = Tail::of_nanoseconds(&row.ns);
         println!(
-            "{clients:>7} {:>8.1} {:>12.2} {:>8.3} {:>9.3} {:>12.3} {:>15.3} {:>8}",
+            "{clients:>7} {:>8.1} {:>12.2} {:>8.3} {:>9} {:>12.3} {:>15.3} {:>8}",
             rate(row),
             rate(row) / rate(&rows[0]),
             tail.p50,
-            tail.p99,
+            column(tail.p99),
             row.waits as f64 / calls,
             row.preempted as f64 / calls,
             row.held >> 20,
