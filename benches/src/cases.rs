@@ -6,35 +6,11 @@
 
 use headrow::generate::{Beam, GenerationOptions, LengthPenalty, StepModel, Strategy};
 use headrow::{Batch, Chunk, Model, Output, Sequence, Session, SessionOptions};
-use std::error::Error;
+use headrow_bench_protocol::{Kind, Outcome, STEPS, Shape, TRANSLATED, likeliest, nanoseconds};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What can go wrong is told, not acted upon.
-pub type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
-
-/// Steps of a decoding case.
-pub const STEPS: usize = 32;
-/// Tokens of a source, and of its translation.
-pub const TRANSLATED: usize = 32;
-
-/// What a call does.
-#[derive(Clone, Copy, PartialEq)]
-enum Kind {
-    Encode,
-    Prefill,
-    Decode,
-    /// With a beam of so many.
-    Translate(usize),
-}
-
-/// What a case came to, for a comparison with what others came to.
-pub enum Outcome<'a> {
-    /// Last hidden states, or scores of the last position.
-    Values(&'a [f32]),
-    /// The words chosen, sequence after sequence.
-    Tokens(&'a [u32]),
-}
+pub use headrow_bench_protocol::Result;
 
 /// A batch of equal sequences, and where its result goes.
 pub struct Case {
@@ -52,23 +28,14 @@ impl Case {
     /// # Errors
     /// When no case has that name, or the model no such case.
     pub fn new(model: &Arc<Model>, case: &str, threads: usize) -> Result<Case> {
-        let unknown = || format!("no case of ours: {case}");
-        let (word, shape) = case.split_once(':').ok_or_else(unknown)?;
-        let (batch, size) = shape.split_once('x').ok_or_else(unknown)?;
-        let (batch, size): (usize, usize) = (batch.parse()?, size.parse()?);
-        let (kind, length) = match word {
-            "enc" => (Kind::Encode, size),
-            "prefill" => (Kind::Prefill, size),
-            "decode" => (Kind::Decode, size),
-            "s2s" => (Kind::Translate(size), TRANSLATED),
-            _ => return Err(unknown().into()),
-        };
+        let shape = Shape::parse(case)?;
+        let Shape { kind, batch, length } = shape;
         let config = model.config();
         // A vocabulary whose last id is padding counts without it.
         let padding = config.special.padding == u32::try_from(config.vocabulary() - 1).ok();
         let vocabulary = config.vocabulary() - usize::from(padding);
         let tokens = batch * length;
-        let ids = (0..tokens).map(|i| ((i * 7919 + 13) % (vocabulary - 100) + 50) as u32).collect();
+        let ids = shape.ids(vocabulary);
         let options = SessionOptions::default().with_threads(threads);
         let (options, width) = match kind {
             Kind::Encode => (options.with_max_tokens(tokens), tokens * config.d_model),
@@ -121,15 +88,15 @@ impl Case {
             Kind::Decode => return self.decode(ns),
             Kind::Translate(beam) => self.translate(beam)?,
         }
-        ns.push(nanoseconds(start.elapsed()));
+        ns.push(nanoseconds(start));
         Ok(())
     }
 
     /// What the last call came to.
     pub fn outcome(&self) -> Outcome<'_> {
         match self.kind {
-            Kind::Encode | Kind::Prefill => Outcome::Values(&self.out),
-            Kind::Decode | Kind::Translate(_) => Outcome::Tokens(&self.tokens),
+            Kind::Encode | Kind::Prefill => Outcome::Values((&self.out[..]).into()),
+            Kind::Decode | Kind::Translate(_) => Outcome::Tokens((&self.tokens[..]).into()),
         }
     }
 
@@ -154,7 +121,7 @@ impl Case {
             let start = Instant::now();
             self.session.step(&sequences, &next, &mut self.out)?;
             next = likeliest(&self.out, sequences.len());
-            ns.push(nanoseconds(start.elapsed()));
+            ns.push(nanoseconds(start));
             for (chosen, &token) in self.tokens.chunks_mut(STEPS).zip(&next) {
                 chosen[step] = token;
             }
@@ -208,17 +175,4 @@ pub fn timed(
         calls += 1;
     }
     Ok(ns)
-}
-
-/// The likeliest word of each of `rows` rows of scores.
-fn likeliest(logits: &[f32], rows: usize) -> Vec<u32> {
-    let best = |row: &[f32]| {
-        let larger = |best: usize, i: usize| if row[i] > row[best] { i } else { best };
-        (0..row.len()).fold(0, larger) as u32
-    };
-    logits.chunks(logits.len() / rows).map(best).collect()
-}
-
-fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

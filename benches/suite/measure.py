@@ -1,6 +1,6 @@
 """Contenders in turns: processes on one line protocol, timed by themselves.
 
-The protocol is that of benches/src/bin/peer-worker.rs. Whoever is not at work is stopped (SIGSTOP), so that no helper of
+The protocol is that of benches/peers/protocol. Whoever is not at work is stopped (SIGSTOP), so that no helper of
 one contender that still spins for work takes a core from another.
 """
 
@@ -114,7 +114,7 @@ def compare(kind, ours, theirs):
     """How far two contenders' outcomes (bytes) lie apart."""
     if len(ours) != len(theirs):
         return {"same": False, "why": f"{len(theirs)} bytes against {len(ours)}"}
-    if kind in ("enc", "prefill"):
+    if kind in ("enc", "prefill", "gemm"):
         a, b = values("f", ours), values("f", theirs)
         if not all(map(math.isfinite, a)) or not all(map(math.isfinite, b)):
             return {"same": False, "why": "not all values are finite"}

@@ -1,4 +1,4 @@
-"""The peers that have a Python interface, on the protocol of peer-worker: `python -m suite.peers PEER THREADS HOME`.
+"""The peers that have a Python interface, on the protocol of benches/peers/protocol: `python -m suite.peers PEER THREADS HOME`.
 
 HOME holds `models` (Hugging Face folders) and `exports/PEER`. What is timed is the call and, where a word is chosen,
 the choice. A case is a function that makes one call and returns (nanoseconds of its parts, outcome).
@@ -307,7 +307,7 @@ def serve(peer, lines, out):
 
 
 def timed(call, request):
-    for _ in range(request.get("warm", 1)):
+    for _ in range(request.get("warm", 0)):
         call()
     times, calls, end = [], 0, time.perf_counter() + request["budget"]
     while calls < request["min_reps"] or time.perf_counter() < end:
@@ -316,8 +316,13 @@ def timed(call, request):
     return times
 
 
-if __name__ == "__main__":
-    # Whatever a library prints must not stand between the answers.
-    answers = os.fdopen(os.dup(1), "w")
+def answers():
+    """Where answers go: what was the standard output. Whatever a library prints must not stand between them."""
+    out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    serve(PEERS[sys.argv[1]](int(sys.argv[2]), sys.argv[3]), sys.stdin, answers)
+    return out
+
+
+if __name__ == "__main__":
+    out = answers()
+    serve(PEERS[sys.argv[1]](int(sys.argv[2]), sys.argv[3]), sys.stdin, out)

@@ -1,5 +1,7 @@
 """The logic of the benchmark suite, with contenders that only pretend: `python3 -m unittest suite.tests` in benches/."""
 
+import contextlib
+import io
 import json
 import os
 import pathlib
@@ -12,6 +14,7 @@ import unittest
 import unittest.mock
 import xml.etree.ElementTree as xml
 
+import gemm_peers
 import run as run_program
 from suite import cells, measure, plots, report
 
@@ -344,6 +347,33 @@ class Reports(unittest.TestCase):
         for table in text.split("\n\n"):
             rows = [line for line in table.splitlines() if line.startswith("|")]
             self.assertEqual(len({line.count("|") for line in rows[:1] + rows[2:]}), 1 if rows else 0, table)
+
+
+class Products(unittest.TestCase):
+    def test_shares_of_the_peak(self):
+        # 2e6 operations in 100 µs are 20 GFLOP/s.
+        self.assertEqual(gemm_peers.reached({"headrow": [100_000, 90_000, 110_000]}, 2e6, 80.0), {"headrow": 25.0})
+        self.assertEqual(gemm_peers.sizes("gemm:4x768x3072"), (4, 768, 3072))
+
+    def test_the_tables(self):
+        found = {(1, 4, 512, 512): {"headrow": 80.0, "numpy": 20.0}, (1, 4, 768, 768): {"headrow": 60.0, "torch": 70.0},
+                 (2, 8, 512, 512): {}}
+        text = gemm_peers.tables(found)
+        self.assertIn("| 1 | 4 | 70 | 20 | 70 | – | 1 of 2 |", text)
+        self.assertIn("| 1 | 4 | 768×768 | 60 | – | 70 | – |", text)
+        self.assertIn("| 2 | 8 | – | – | – | – | 0 of 1 |", text)
+
+    def test_who_comes_to_another_product_is_left_out(self):
+        started = [pretender("headrow", 1000), pretender("numpy", 4000), pretender("torch", 1, (1.0, 5.0))]
+        options = types.SimpleNamespace(rows={1: [2]}, seconds=60.0, turns=2)
+        try:
+            with contextlib.redirect_stderr(io.StringIO()) as told:
+                found = gemm_peers.shape(started, 1, 10, 25, options, lambda: LIMITS)
+        finally:
+            for contender in started:
+                contender.close()
+        self.assertEqual(found, {(1, 2, 10, 25): {"headrow": 1.0, "numpy": 0.25}})
+        self.assertIn("torch: another result", told.getvalue())
 
 
 class Drawings(unittest.TestCase):

@@ -1,10 +1,11 @@
-//! GEMM against the multiply-add peak of the same run, with `matrixmultiply` and `gemm` in turns.
+//! GEMM against the multiply-add peak of the same run, with `matrixmultiply` and `gemm` in turns; built with
+//! `--features gemm-peers`, with `faer` and `rten-gemm` too.
 //!
 //!     gemm-ratio [--threads 1] [--isa avx2] [--m 1,4,16,128] [--shapes 384x1536,768x768]
 //!                [--rounds 15] [--slice 3] [--mc 84] [--kc 1024] [--peers 0]
 //!                [--epilogue bias|gelu|residual]
 //!
-//! Shapes are K×N. B is prepacked for us, row-major for the others. Each cell is the median (and, after
+//! Shapes are K×N. B is prepacked for us and for `rten-gemm`, row-major for the others. Each cell is the median (and, after
 //! the stroke, the best) percentage of the peak of that many threads.
 
 use clap::Parser;
@@ -55,19 +56,10 @@ fn main() {
     println!("{cpu}, {threads} thread(s); % of peak, median/best");
     // The `gemm` crate takes its threads from the current rayon pool.
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
-    if threads > 1 {
-        // Read once by `matrixmultiply`, before its first product.
-        // SAFETY: the pool's threads read no environment.
-        unsafe { std::env::set_var("MATMUL_NUM_THREADS", threads.to_string()) };
-    } else {
-        // SAFETY: as above.
-        unsafe { std::env::set_var("MATMUL_NUM_THREADS", "1") };
-    }
-    println!(
-        "{:>5} {:>11}  {:>13} {:>13} {:>13}  GFLOP/s of one core",
-        "M", "K×N", "headrow", "matrixmult.", "gemm"
-    );
-    for (k, n) in shapes {
+    // Read once by `matrixmultiply`, before its first product.
+    // SAFETY: the pool's threads read no environment.
+    unsafe { std::env::set_var("MATMUL_NUM_THREADS", threads.to_string()) };
+    for (i, (k, n)) in shapes.into_iter().enumerate() {
         let b = values(k * n, 2);
         let packed = PackedB::new(cpu, Mat::new(&b, k, n));
         for &m in &rows {
@@ -90,7 +82,7 @@ fn main() {
                 "residual" => Epilogue { residual: Some(Mat::new(&residual, m, n)), ..with_bias },
                 other => panic!("unknown epilogue {other}"),
             };
-            let mut contenders = [
+            let mut contenders = vec![
                 Contender::new("peak", || {
                     peak::burst(cpu.isa());
                 }),
@@ -167,9 +159,15 @@ fn main() {
                     if threads == 1 { product() } else { pool.install(product) }
                 }),
             ];
-            let racing = if peers { &mut contenders[..] } else { &mut contenders[..2] };
-            let mut times = race(racing, rounds, slice);
-            times.resize(4, Times { median: f64::INFINITY, min: f64::INFINITY });
+            #[cfg(feature = "gemm-peers")]
+            contenders.extend(more::contenders(threads, &pool, (m, k, n), &a, &b, &c));
+            contenders.truncate(if peers { contenders.len() } else { 2 });
+            let told = &contenders[1..];
+            if (i, m) == (0, rows[0]) {
+                let names: String = told.iter().map(|c| format!(" {:>14}", c.name)).collect();
+                println!("{:>5} {:>11} {names}  GFLOP/s of one core", "M", "K×N");
+            }
+            let times = race(&mut contenders, rounds, slice);
             let burst = peak::burst(cpu.isa());
             let core = Times { median: burst / times[0].median, min: burst / times[0].min };
             let flops = 2.0 * (m * n * k) as f64;
@@ -177,15 +175,55 @@ fn main() {
                 let peak = core.min * threads as f64 / 100.0;
                 format!("{:5.1} /{:5.1}", flops / t.median / peak, flops / t.min / peak)
             };
+            let shares: String =
+                times[1..].iter().map(|time| format!(" {:>14}", share(time))).collect();
             println!(
-                "{m:>5} {:>11}  {:>13} {:>13} {:>13}  {:.1} /{:.1}",
+                "{m:>5} {:>11} {shares}  {:.1} /{:.1}",
                 format!("{k}×{n}"),
-                share(&times[1]),
-                share(&times[2]),
-                share(&times[3]),
                 core.median / 1e9,
                 core.min / 1e9
             );
         }
+    }
+}
+
+#[cfg(feature = "gemm-peers")]
+mod more {
+    use faer::linalg::matmul::matmul;
+    use faer::{Accum, MatMut, MatRef, Par};
+    use headrow_benches::Contender;
+    use rayon::ThreadPool;
+    use rten_gemm::{GemmExecutor, GemmInputA, GemmInputB, GemmOptions};
+    use rten_tensor::{Matrix, prelude::*};
+    use std::cell::RefCell;
+
+    /// C = A·B by `faer` and by `rten-gemm`, which take their threads from the current pool.
+    pub(super) fn contenders<'a>(
+        threads: usize,
+        pool: &'a ThreadPool,
+        (m, k, n): (usize, usize, usize),
+        a: &'a [f32],
+        b: &'a [f32],
+        c: &'a RefCell<Vec<f32>>,
+    ) -> [Contender<'a>; 2] {
+        let par = if threads == 1 { Par::Seq } else { Par::rayon(threads) };
+        let executor = GemmExecutor::<f32>::default();
+        let packed = executor.prepack_b(Matrix::from_data([k, n], b));
+        let faer = move || {
+            let c = &mut *c.borrow_mut();
+            let (a, b) =
+                (MatRef::from_row_major_slice(a, m, k), MatRef::from_row_major_slice(b, k, n));
+            let c = MatMut::from_row_major_slice_mut(c, m, n);
+            let product = || matmul(c, Accum::Replace, a, b, 1.0, par);
+            if threads == 1 { product() } else { pool.install(product) }
+        };
+        let rten = move || {
+            let c = &mut *c.borrow_mut();
+            let a = GemmInputA::Unpacked(Matrix::from_data([m, k], a));
+            let product =
+                || executor.gemm(c, a, GemmInputB::Packed(&packed), GemmOptions::default());
+            pool.install(product).expect("shapes that fit");
+        };
+        [Contender::new("faer", faer), Contender::new("rten-gemm", rten)]
     }
 }

@@ -6,7 +6,7 @@
 
 use clap::Parser;
 use headrow::train::{NetworkOptions, Parameters, Trainer, TrainerOptions};
-use headrow_benches::translator::Shape;
+use headrow_benches::{process::memory, translator::Shape};
 
 #[derive(Parser)]
 struct Args {
@@ -22,11 +22,9 @@ struct Args {
 }
 
 /// A figure of the process in MiB: `VmRSS`, what is resident, or `VmHWM`, the most that was.
-fn resident(field: &str) -> std::io::Result<f64> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
-    let number = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<f64>().ok());
-    number.map(|kib| kib / 1024.0).ok_or_else(|| std::io::Error::other("no such figure"))
+fn resident(field: &str) -> Result<f64, &'static str> {
+    let bytes = memory(field).ok_or("this system does not tell its memory")?;
+    Ok(bytes as f64 / f64::from(1 << 20))
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

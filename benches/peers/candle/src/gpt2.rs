@@ -4,7 +4,7 @@ use candle_core::{DType, Device, IndexOp, Tensor};
 use candle_nn::{embedding, layer_norm, ops, Embedding, LayerNorm, Linear, Module, VarBuilder};
 use serde::Deserialize;
 
-use crate::Result;
+use headrow_bench_protocol::Result;
 
 #[derive(Deserialize)]
 pub struct Config {

@@ -8,68 +8,80 @@ use std::path::Path;
 use std::time::Instant;
 
 use crate::gpt2::{self, Gpt2};
-use crate::Result;
-
-/// Steps of a decoding case, and tokens of a source and of its translation.
-const STEPS: usize = 32;
+use headrow_bench_protocol::{
+    home, nanoseconds, Kind, Outcome, Peer, Result, Shape, STEPS,
+};
 
 /// A loaded folder.
-pub enum Peer {
+enum Model {
     Bert(bert::BertModel),
     Gpt2(Gpt2),
     Llama(llama::Llama, llama::Cache),
     Marian(marian::MTModel, u32),
 }
 
-/// B sequences of the same ids, and what is done with them.
+/// B sequences of the same ids, what is done with them, and what the last call came to.
 pub struct Case {
     kind: Kind,
     ids: Tensor,
+    outcome: Option<Tensor>,
 }
 
-#[derive(Clone, Copy, PartialEq)]
-enum Kind {
-    Encode,
-    Prefill,
-    Decode,
-    Translate,
+/// A model, and the words that cases draw from.
+pub struct Candle {
+    model: Model,
+    vocabulary: usize,
 }
 
-impl Case {
-    pub fn new(name: &str, vocabulary: usize) -> Result<Case> {
-        let (word, shape) = name.split_once(':').ok_or("a case is KIND:BATCHxSIZE")?;
-        let (batch, size) = shape.split_once('x').ok_or("a case is KIND:BATCHxSIZE")?;
-        let (batch, size): (usize, usize) = (batch.parse()?, size.parse()?);
-        let (kind, length) = match word {
-            "enc" => (Kind::Encode, size),
-            "prefill" => (Kind::Prefill, size),
-            "decode" => (Kind::Decode, size),
-            "s2s" if size == 1 => (Kind::Translate, STEPS),
-            _ => return Err("not a case of candle's".into()),
-        };
-        let id = |i: usize| ((i * 7919 + 13) % (vocabulary - 100) + 50) as u32;
-        let ids: Vec<u32> = (0..batch * length).map(id).collect();
-        Ok(Case { kind, ids: Tensor::from_vec(ids, (batch, length), &Device::Cpu)? })
+impl Peer for Candle {
+    type Case = Case;
+
+    fn load(model: &str, _: usize) -> Result<Candle> {
+        let (model, vocabulary) = Model::load(&home()?.join("models").join(model))?;
+        Ok(Candle { model, vocabulary })
+    }
+
+    fn case(&self, name: &str) -> Result<Case> {
+        let shape = Shape::parse(name)?;
+        if matches!(shape.kind, Kind::Translate(beam) if beam > 1) {
+            return Err("it has no beam search".into());
+        }
+        let ids = shape.ids(self.vocabulary);
+        let ids = Tensor::from_vec(ids, (shape.batch, shape.length), &Device::Cpu)?;
+        Ok(Case { kind: shape.kind, ids, outcome: None })
+    }
+
+    fn call(&mut self, case: &mut Case, ns: &mut Vec<u64>) -> Result<()> {
+        case.outcome = Some(self.model.call(case, ns)?);
+        Ok(())
+    }
+
+    fn outcome<'a>(&'a self, case: &'a Case) -> Result<Outcome<'a>> {
+        let outcome = case.outcome.as_ref().ok_or("no call was made")?.flatten_all()?;
+        Ok(match outcome.dtype() {
+            DType::U32 => Outcome::Tokens(outcome.to_vec1()?.into()),
+            _ => Outcome::Values(outcome.to_vec1()?.into()),
+        })
     }
 }
 
-impl Peer {
+impl Model {
     /// The model of a folder, and the words that cases draw from.
-    pub fn load(folder: &Path) -> Result<(Peer, usize)> {
+    fn load(folder: &Path) -> Result<(Model, usize)> {
         let text = std::fs::read_to_string(folder.join("config.json"))?;
         let config: serde_json::Value = serde_json::from_str(&text)?;
         let vocabulary = config["vocab_size"].as_u64().ok_or("no vocab_size")? as usize;
         let mut tensors = safetensors::load(folder.join("model.safetensors"), &Device::Cpu)?;
-        let peer = match config["model_type"].as_str().unwrap_or_default() {
+        let model = match config["model_type"].as_str().unwrap_or_default() {
             "bert" => {
-                Peer::Bert(bert::BertModel::load(weights(tensors), &serde_json::from_str(&text)?)?)
+                Model::Bert(bert::BertModel::load(weights(tensors), &serde_json::from_str(&text)?)?)
             }
-            "gpt2" => Peer::Gpt2(Gpt2::load(&weights(tensors), &serde_json::from_str(&text)?)?),
+            "gpt2" => Model::Gpt2(Gpt2::load(&weights(tensors), &serde_json::from_str(&text)?)?),
             "llama" => {
                 let config: llama::LlamaConfig = serde_json::from_str(&text)?;
                 let config = config.into_config(false);
                 let cache = llama::Cache::new(true, DType::F32, &config, &Device::Cpu)?;
-                Peer::Llama(llama::Llama::load(weights(tensors), &config)?, cache)
+                Model::Llama(llama::Llama::load(weights(tensors), &config)?, cache)
             }
             "marian" => {
                 let mut config = config;
@@ -81,26 +93,26 @@ impl Peer {
                 let start = config.decoder_start_token_id;
                 let model = marian::MTModel::new(&config, weights(tensors))?;
                 // The last id is padding.
-                return Ok((Peer::Marian(model, start), vocabulary - 1));
+                return Ok((Model::Marian(model, start), vocabulary - 1));
             }
             other => return Err(format!("{other} is not a model of candle's here").into()),
         };
-        Ok((peer, vocabulary))
+        Ok((model, vocabulary))
     }
 
     /// One call; the times of its steps where they count one by one. What it came to: states, scores, or the words chosen.
-    pub fn call(&mut self, case: &Case, ns: &mut Vec<u64>) -> Result<Tensor> {
+    fn call(&mut self, case: &Case, ns: &mut Vec<u64>) -> Result<Tensor> {
         let (ids, start) = (&case.ids, Instant::now());
         let outcome = match (self, case.kind) {
-            (Peer::Bert(model), Kind::Encode) => {
+            (Model::Bert(model), Kind::Encode) => {
                 let mask = Tensor::ones(ids.shape(), DType::U32, &Device::Cpu)?;
                 model.forward(ids, &ids.zeros_like()?, Some(&mask))?
             }
-            (Peer::Gpt2(model), kind @ (Kind::Prefill | Kind::Decode)) => {
+            (Model::Gpt2(model), kind @ (Kind::Prefill | Kind::Decode)) => {
                 let mut cache = gpt2::Cache::default();
                 return decode(kind, ids, ns, |ids, past| model.forward(ids, past, &mut cache));
             }
-            (Peer::Llama(model, fresh), kind @ (Kind::Prefill | Kind::Decode)) => {
+            (Model::Llama(model, fresh), kind @ (Kind::Prefill | Kind::Decode)) => {
                 let mut cache = fresh.clone();
                 return decode(
                     kind,
@@ -109,7 +121,7 @@ impl Peer {
                     |ids, past| Ok(model.forward(ids, past, &mut cache)?),
                 );
             }
-            (Peer::Marian(model, first), Kind::Translate) => {
+            (Model::Marian(model, first), Kind::Translate(_)) => {
                 model.reset_kv_cache();
                 let encoded = model.encoder().forward(ids, 0)?;
                 let mut next = Tensor::full(*first, (ids.dim(0)?, 1), &Device::Cpu)?;
@@ -123,7 +135,7 @@ impl Peer {
             }
             _ => return Err("this model has no such case".into()),
         };
-        ns.push(start.elapsed().as_nanos() as u64);
+        ns.push(nanoseconds(start));
         Ok(outcome)
     }
 }
@@ -144,14 +156,14 @@ fn decode(
     let start = Instant::now();
     let (logits, mut next) = step(ids, 0)?;
     if kind == Kind::Prefill {
-        ns.push(start.elapsed().as_nanos() as u64);
+        ns.push(nanoseconds(start));
         return Ok(logits);
     }
     let mut chosen = Vec::with_capacity(STEPS);
     for past in ids.dim(1)?..ids.dim(1)? + STEPS {
         let start = Instant::now();
         (_, next) = step(&next, past)?;
-        ns.push(start.elapsed().as_nanos() as u64);
+        ns.push(nanoseconds(start));
         chosen.push(next.clone());
     }
     Ok(Tensor::cat(&chosen, 1)?)

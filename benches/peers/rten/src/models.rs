@@ -1,18 +1,16 @@
 //! A graph, its inputs, and the loop of a decoder around it.
 
-use crate::Result;
+use headrow_bench_protocol::{
+    Kind, Outcome, Peer, Result, STEPS, Shape, home, likeliest, nanoseconds,
+};
 use rten::{Model, ModelOptions, NodeId, RunOptions, ThreadPool, Value, ValueOrView};
 use rten_tensor::prelude::*;
 use rten_tensor::{NdTensor, Tensor};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Steps of a decoding case.
-const STEPS: usize = 32;
-
 /// A loaded graph.
-pub struct Peer {
+pub struct Graph {
     model: Model,
     options: RunOptions,
     vocabulary: usize,
@@ -21,44 +19,19 @@ pub struct Peer {
     heads: [usize; 2],
 }
 
-/// B sequences of the same ids, and what is done with them.
+/// B sequences of the same ids, what is done with them, and what the last call came to.
 pub struct Case {
     kind: Kind,
     batch: usize,
     ids: Vec<i32>,
+    outcome: Outcome<'static>,
 }
 
-#[derive(Clone, Copy, PartialEq)]
-enum Kind {
-    Encode,
-    Prefill,
-    Decode,
-}
+impl Peer for Graph {
+    type Case = Case;
 
-/// What a call came to.
-pub enum Outcome {
-    Values(Vec<f32>),
-    Tokens(Vec<u32>),
-}
-
-impl Case {
-    pub fn new(name: &str, peer: &Peer) -> Result<Case> {
-        let (word, shape) = name.split_once(':').ok_or("a case is KIND:BATCHxSIZE")?;
-        let (batch, size) = shape.split_once('x').ok_or("a case is KIND:BATCHxSIZE")?;
-        let (batch, size): (usize, usize) = (batch.parse()?, size.parse()?);
-        let kind = match (word, peer.cache.is_empty()) {
-            ("enc", true) => Kind::Encode,
-            ("prefill", false) => Kind::Prefill,
-            ("decode", false) => Kind::Decode,
-            _ => return Err("not a case of rten's".into()),
-        };
-        let id = |i: usize| ((i * 7919 + 13) % (peer.vocabulary - 100) + 50) as i32;
-        Ok(Case { kind, batch, ids: (0..batch * size).map(id).collect() })
-    }
-}
-
-impl Peer {
-    pub fn load(home: &Path, model: &str, threads: usize) -> Result<Peer> {
+    fn load(model: &str, threads: usize) -> Result<Graph> {
+        let home = home()?;
         let config = std::fs::read(home.join("models").join(model).join("config.json"))?;
         let config: serde_json::Value = serde_json::from_slice(&config)?;
         let number = |names: &[&str]| {
@@ -83,39 +56,62 @@ impl Peer {
         let mut options = RunOptions::default();
         options.thread_pool = Some(pool);
         let vocabulary = number(&["vocab_size"])? as usize;
-        Ok(Peer { model, options, vocabulary, cache, heads: [kv_heads as usize, width as usize] })
+        Ok(Graph { model, options, vocabulary, cache, heads: [kv_heads as usize, width as usize] })
     }
 
-    /// One call; the times of its steps where they count one by one.
-    pub fn call(&self, case: &Case, ns: &mut Vec<u64>) -> Result<Outcome> {
-        if case.kind == Kind::Encode {
-            return self.encode(case, ns);
+    fn case(&self, name: &str) -> Result<Case> {
+        let shape = Shape::parse(name)?;
+        let encodes = self.cache.is_empty();
+        match shape.kind {
+            Kind::Encode if encodes => {}
+            Kind::Prefill | Kind::Decode if !encodes => {}
+            _ => return Err("this graph has no such case".into()),
         }
+        let ids = shape.ids(self.vocabulary).into_iter().map(|id| id as i32).collect();
+        let outcome = Outcome::Tokens(Vec::new().into());
+        Ok(Case { kind: shape.kind, batch: shape.batch, ids, outcome })
+    }
+
+    fn call(&mut self, case: &mut Case, ns: &mut Vec<u64>) -> Result<()> {
+        case.outcome = match case.kind {
+            Kind::Encode => self.encode(case, ns)?,
+            _ => self.decode(case, ns)?,
+        };
+        Ok(())
+    }
+
+    fn outcome<'a>(&'a self, case: &'a Case) -> Result<Outcome<'a>> {
+        Ok(case.outcome.clone())
+    }
+}
+
+impl Graph {
+    fn decode(&self, case: &Case, ns: &mut Vec<u64>) -> Result<Outcome<'static>> {
         let mut past: Vec<Value> = Vec::new();
         for _ in &self.cache {
             past.push(Tensor::<f32>::zeros(&[case.batch, self.heads[0], 0, self.heads[1]]).into());
         }
         let start = Instant::now();
         let mut scores = self.read(case.batch, &case.ids, 0, &mut past)?;
-        let mut chosen = self.likeliest(&scores);
+        let mut chosen = Graph::chosen(&scores, case.batch);
         if case.kind == Kind::Prefill {
             ns.push(nanoseconds(start));
-            return Ok(Outcome::Values(scores));
+            return Ok(Outcome::Values(scores.into()));
         }
         let (length, mut tokens) = (case.ids.len() / case.batch, vec![0; case.batch * STEPS]);
         for step in 0..STEPS {
             let start = Instant::now();
             scores = self.read(case.batch, &chosen, length + step, &mut past)?;
-            chosen = self.likeliest(&scores);
+            chosen = Graph::chosen(&scores, case.batch);
             ns.push(nanoseconds(start));
             for (tokens, &id) in tokens.chunks_mut(STEPS).zip(&chosen) {
                 tokens[step] = id as u32;
             }
         }
-        Ok(Outcome::Tokens(tokens))
+        Ok(Outcome::Tokens(tokens.into()))
     }
 
-    fn encode(&self, case: &Case, ns: &mut Vec<u64>) -> Result<Outcome> {
+    fn encode(&self, case: &Case, ns: &mut Vec<u64>) -> Result<Outcome<'static>> {
         let shape = [case.batch, case.ids.len() / case.batch];
         let tensor = |values: Vec<i32>| ValueOrView::from(NdTensor::from_data(shape, values));
         let count = case.ids.len();
@@ -128,7 +124,7 @@ impl Peer {
         let states = self.model.node_id("last_hidden_state")?;
         let [states] = self.model.run_n(inputs, [states], Some(self.options.clone()))?;
         ns.push(nanoseconds(start));
-        Ok(Outcome::Values(Tensor::<f32>::try_from(states)?.to_vec()))
+        Ok(Outcome::Values(Tensor::<f32>::try_from(states)?.to_vec().into()))
     }
 
     /// The scores of the last positions after ids behind `before` others, whose keys and values `past` holds and gets more of.
@@ -168,16 +164,8 @@ impl Peer {
         Ok(Tensor::<f32>::try_from(scores)?.to_vec())
     }
 
-    /// The likeliest word of each row of scores.
-    fn likeliest(&self, scores: &[f32]) -> Vec<i32> {
-        let best = |row: &[f32]| {
-            let larger = |best: usize, i: usize| if row[i] > row[best] { i } else { best };
-            (0..row.len()).fold(0, larger) as i32
-        };
-        scores.chunks(self.vocabulary).map(best).collect()
+    /// The likeliest words, as the graph wants ids.
+    fn chosen(scores: &[f32], rows: usize) -> Vec<i32> {
+        likeliest(scores, rows).into_iter().map(|id| id as i32).collect()
     }
-}
-
-fn nanoseconds(start: Instant) -> u64 {
-    start.elapsed().as_nanos() as u64
 }
