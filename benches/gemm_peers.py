@@ -174,8 +174,9 @@ def main():
                 contender.close()
     told = subprocess.run([options.venv / "bin" / "python", "-c", TELL], capture_output=True, text=True).stdout
     blas = re.search(r"BLAS_INFO=(\w+)", told)
-    lines = [line.strip(" -") for line in told.splitlines() if line.startswith(("numpy", "torch")) or "MKL" in line.split("Build")[0]]
-    print("; ".join(lines) + f"; torch's `mm` asks {blas[1] if blas else 'a BLAS that it does not name'}\n")
+    named = re.compile("numpy|torch|.*(Math Kernel Library|MKL-DNN)")
+    lines = [line.strip(" -") for line in told.splitlines() if named.match(line)]
+    print("; ".join([*lines, f"torch's `mm` asks {blas[1] if blas else 'a BLAS that it does not name'}"]) + "\n")
     print(tables(found))
 
 

@@ -194,7 +194,7 @@ mod more {
     use headrow_benches::Contender;
     use rayon::ThreadPool;
     use rten_gemm::{GemmExecutor, GemmInputA, GemmInputB, GemmOptions};
-    use rten_tensor::{Matrix, prelude::*};
+    use rten_tensor::Matrix;
     use std::cell::RefCell;
 
     /// C = A·B by `faer` and by `rten-gemm`, which take their threads from the current pool.

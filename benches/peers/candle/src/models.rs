@@ -8,9 +8,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use crate::gpt2::{self, Gpt2};
-use headrow_bench_protocol::{
-    home, nanoseconds, Kind, Outcome, Peer, Result, Shape, STEPS,
-};
+use headrow_bench_protocol::{home, nanoseconds, Kind, Outcome, Peer, Result, Shape, STEPS};
 
 /// A loaded folder.
 enum Model {
