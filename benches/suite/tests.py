@@ -59,7 +59,8 @@ def result(peer, p50, p99, calls=1000):
 def cell(results, same=True, **more):
     agreement = {r["peer"]: {"same": same, "apart": 1e-6, "scale": 1.0} for r in results if r["peer"] != report.OURS}
     return report.finish({"model": "minilm", "case": "enc:1x8", "threads": 1, "limits": LIMITS, "bound": 1.0,
-                          "limit": cells.READING, "cached": True, "gflop": 0.2, "intensity": 4.0, "results": results, "agreement": agreement, "skipped": {}, **more})
+                          "limit": cells.READING, "cached": True, "gflop": 0.2, "intensity": 4.0, "results": results,
+                          "agreement": agreement, "skipped": {}, **more})
 
 
 def run(*records):
@@ -214,7 +215,8 @@ class Turns(unittest.TestCase):
         names = ["headrow", "near", "far"]
         for longest, warm in ((0.004, 3), (1.0, 1)):
             asked.clear()
-            measure.race([Asked(n) for n in names], "minilm", "enc:1x8", dict(zip(names, (0.001, 0.002, longest))), 60.0, 12, {})
+            seconds = dict(zip(names, (0.001, 0.002, longest)))
+            measure.race([Asked(n) for n in names], "minilm", "enc:1x8", seconds, 60.0, 12, {})
             self.assertEqual({w for _, w in asked}, {warm})
             rounds = [[name for name, _ in asked[i:i + 3]] for i in range(0, 36, 3)]
             self.assertTrue(all(sorted(r) == sorted(names) for r in rounds))
