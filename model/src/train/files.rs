@@ -431,7 +431,7 @@ mod tests {
         drop(NewFolder::create(&parent.join("inner/two"), "a").unwrap());
         assert_eq!(fs::read_dir(parent.join("inner")).unwrap().count(), 1);
         // A process that is stopped cannot tidy up.
-        std::mem::forget(NewFolder::create(&parent.join("inner/three"), "a").unwrap());
+        fs::create_dir(temporary(&parent.join("inner/three"))).unwrap();
         assert_eq!(fs::read_dir(parent.join("inner")).unwrap().count(), 2);
         sweep(&parent.join("inner")).unwrap();
         assert_eq!(fs::read_dir(parent.join("inner")).unwrap().count(), 1);
