@@ -65,6 +65,9 @@ impl Team {
 
     /// A team of up to `threads` workers, the caller included, with helpers from `pool`. For one worker nothing is
     /// allocated.
+    ///
+    /// The pool must be of this process: one that was made before a `fork` has no threads in the child, perhaps locks that nobody
+    /// gives back, and nothing to tell it by, so a team that is made on it there may hang.
     pub fn with_pool(pool: Arc<ThreadPool>, threads: usize) -> Team {
         let helpers = threads.min(MAX_THREADS).saturating_sub(1).min(pool.current_num_threads());
         Team::of(Pool::from(pool), helpers)

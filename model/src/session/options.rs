@@ -99,7 +99,7 @@ impl SessionOptions {
         self
     }
 
-    /// The same options with helpers from this pool.
+    /// The same options with helpers from this pool. In a child of `fork` it must be one that the child made.
     #[must_use]
     pub fn with_pool(mut self, pool: Arc<ThreadPool>) -> SessionOptions {
         self.pool = Some(pool);
