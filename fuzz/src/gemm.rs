@@ -1,7 +1,7 @@
 use crate::values::{Matrix, assert_close, cpu, plain, size};
 use crate::{scratch, with_par};
 use arbitrary::{Result, Unstructured};
-use headrow_kernels::gemm::{LeftKind, RightKind};
+use headrow_kernels::gemm::{Blocking, LeftKind, RightKind, gemm_blocked, gemm_blocked_scratch};
 use headrow_kernels::reference::gemm::{error_bound, product};
 use headrow_kernels::{
     Activation, Epilogue, Left, PackedB, Right, Write, activate, gemm, gemm_scratch,
@@ -19,17 +19,39 @@ fn transposed(u: &mut Unstructured<'_>, x: &Matrix) -> Result<Matrix> {
     Ok(out)
 }
 
+/// Sizes so small that a small product has parts of its depth, several blocks and chunks, and a packed A.
+fn blocking(u: &mut Unstructured<'_>) -> Result<Blocking> {
+    let mut some = || -> Result<usize> {
+        Ok(match u.int_in_range(0..=9)? {
+            8 => usize::MAX,
+            9 => 0,
+            _ => u.int_in_range(1..=40)?,
+        })
+    };
+    Ok(Blocking {
+        mc: some()?,
+        kc: some()?,
+        nc: some()?,
+        chunk_rows: some()?,
+        chunk_cols: some()?,
+        direct_rows: some()?,
+        pack_left: u.arbitrary()?,
+    })
+}
+
 pub(crate) fn check(u: &mut Unstructured<'_>) -> Result<()> {
     let cpu = cpu(u)?;
     let (m, n, k) = (size(u, 70)?, size(u, 70)?, size(u, 40)?);
+    // The few choices come first: behind so many numbers an input often has nothing left.
+    let write = *u.choose(&[Write::Replace, Write::Accumulate])?;
+    let activation = *u.choose(Activation::ALL)?;
+    let (with_bias, with_residual, scaled) = (u.arbitrary()?, u.arbitrary()?, u.arbitrary()?);
+    let (tiny, threads) = (blocking(u)?, u.int_in_range(1..=3)?);
     let a = Matrix::draw(u, m, k)?;
     let b = Matrix::draw(u, k, n)?;
     let old = Matrix::draw(u, m, n)?;
     let residual = Matrix::draw_plain(u, m, n)?;
     let bias: Vec<f32> = (0..n).map(|_| plain(u)).collect::<Result<_>>()?;
-    let write = *u.choose(&[Write::Replace, Write::Accumulate])?;
-    let activation = *u.choose(Activation::ALL)?;
-    let (with_bias, with_residual, scaled) = (u.arbitrary()?, u.arbitrary()?, u.arbitrary()?);
     let epilogue = Epilogue {
         alpha: bool::then_some(scaled, 0.5),
         bias: bool::then_some(with_bias, &bias),
@@ -47,30 +69,34 @@ pub(crate) fn check(u: &mut Unstructured<'_>) -> Result<()> {
         (Right::Plain(b.view()), RightKind::Plain),
         (Right::Transposed(bt.view()), RightKind::Transposed),
     ];
-    let threads = u.int_in_range(1..=3)?;
     let run = |left: (Left<'_>, LeftKind),
                right: (Right<'_>, RightKind),
                threads,
+               blocking: Option<&Blocking>,
                epilogue: &Epilogue<'_>| {
         let mut c = old.clone();
-        let need = gemm_scratch(cpu, threads, m, n, k, left.1, right.1);
+        let ((left, left_kind), (right, right_kind)) = (left, right);
+        let need = match blocking {
+            None => gemm_scratch(cpu, threads, m, n, k, left_kind, right_kind),
+            Some(sizes) => {
+                gemm_blocked_scratch(cpu, sizes, threads, m, n, k, left_kind, right_kind)
+            }
+        };
         with_par(threads, |par| {
-            gemm(
-                cpu,
-                par,
-                left.0,
-                right.0,
-                write,
-                epilogue,
-                c.view_mut(),
-                &mut scratch(need).stack(),
-            );
+            let (c, mut memory) = (c.view_mut(), scratch(need));
+            let stack = &mut memory.stack();
+            match blocking {
+                None => gemm(cpu, par, left, right, write, epilogue, c, stack),
+                Some(sizes) => {
+                    gemm_blocked(cpu, par, sizes, left, right, write, epilogue, c, stack);
+                }
+            }
         });
         c
     };
 
     // The plain product: the bits of one chain of fused multiply-adds, which lies near the f64 definition.
-    let plain = run(lefts[0], rights[0], 1, &Epilogue::default());
+    let plain = run(lefts[0], rights[0], 1, None, &Epilogue::default());
     let mut chains = old.clone();
     let (want, magnitude) = product(a.view(), b.view());
     for i in 0..m {
@@ -107,17 +133,19 @@ pub(crate) fn check(u: &mut Unstructured<'_>) -> Result<()> {
     }
     let want = separate.bits();
 
-    // Every way to hand over the operands gives the same bits.
+    // Every way to hand over the operands gives the same bits, and every way to cut the work.
     for left in lefts {
         for right in rights {
-            let got = run(left, right, threads, &epilogue);
-            assert_eq!(
-                got.bits(),
-                want,
-                "{m}×{n}×{k}, {:?} · {:?}, {threads} threads",
-                left.1,
-                right.1
-            );
+            for blocking in [None, Some(&tiny)] {
+                let got = run(left, right, threads, blocking, &epilogue);
+                assert_eq!(
+                    got.bits(),
+                    want,
+                    "{m}×{n}×{k}, {:?} · {:?}, {threads} threads, {blocking:?}",
+                    left.1,
+                    right.1
+                );
+            }
         }
     }
     Ok(())
