@@ -1,12 +1,16 @@
 use crate::checkpoint::{damage_bytes, hostile};
 use crate::memory;
-use crate::tiny::{DECODERS, FAMILIES, Tiny};
+use crate::seeds;
 use arbitrary::{Result, Unstructured};
 use headrow::Config;
 use serde_json::Value;
+use std::sync::LazyLock;
+
+/// A config of every family.
+static CONFIGS: LazyLock<Vec<Value>> = LazyLock::new(seeds::configs);
 
 /// More fields that some family reads, or must refuse.
-const FIELDS: [&str; 20] = [
+const FIELDS: &[&str] = &[
     "model_type",
     "architectures",
     "hidden_act",
@@ -22,6 +26,15 @@ const FIELDS: [&str; 20] = [
     "d_kv",
     "relative_attention_num_buckets",
     "decoder_layers",
+    "decoder_attention_heads",
+    "decoder_vocab_size",
+    "decoder_start_token_id",
+    "is_encoder_decoder",
+    "share_encoder_decoder_embeddings",
+    "static_position_embeddings",
+    "num_mel_bins",
+    "tgt_vocab",
+    "tied",
     "feed_forward_proj",
     "scale_embedding",
     "eos_token_id",
@@ -36,8 +49,7 @@ pub(crate) fn check(u: &mut Unstructured<'_>) -> Result<()> {
         read(file);
         return Ok(());
     }
-    let families: Vec<&str> = FAMILIES.into_iter().chain(DECODERS).chain(["vit"]).collect();
-    let mut config = Tiny::new(u.choose(&families)?).config;
+    let mut config = u.choose(&CONFIGS)?.clone();
     let own = u.arbitrary()?;
     if own && let Ok(read) = Config::from_json(config.to_string().as_bytes()) {
         // The general family's nested form.
@@ -75,7 +87,7 @@ fn damage(u: &mut Unstructured<'_>, config: &mut Value, depth: usize) -> Result<
     if names.is_empty() || u.ratio(1, 3)? {
         let value = hostile(u)?;
         let value = serde_json::from_str(&value).unwrap_or(Value::String(value));
-        fields.insert((*u.choose(&FIELDS)?).to_owned(), value);
+        fields.insert((*u.choose(FIELDS)?).to_owned(), value);
         return Ok(());
     }
     let name = u.choose(&names)?;

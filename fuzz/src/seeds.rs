@@ -28,7 +28,8 @@ pub fn seeds() -> Vec<Seed> {
     seeds
 }
 
-fn configs() -> Vec<Value> {
+/// A config of every family.
+pub(crate) fn configs() -> Vec<Value> {
     let families = FAMILIES.into_iter().chain(DECODERS).chain(["vit"]);
     let alone = families.map(|family| Tiny::new(family).config);
     let t5 = json!({
