@@ -213,30 +213,6 @@ fn a_file_that_ends_early_is_refused_wherever_it_ends() {
 }
 
 #[test]
-fn flipped_bits_never_panic() {
-    let tiny = Tiny::new("bert");
-    let (config, bytes) = (tiny.config().unwrap(), file(&tiny.tensors));
-    let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
-    let mut random = Random(2);
-    for _ in 0..3000 {
-        let mut bytes = bytes.clone();
-        for _ in 0..1 + random.below(3) {
-            bytes[random.below(header)] ^= 1 << random.below(8);
-        }
-        let _ = Model::from_bytes(&config, &bytes);
-    }
-    let text = tiny.config_json();
-    for _ in 0..3000 {
-        let mut text = text.clone();
-        let at = random.below(text.len());
-        text[at] ^= 1 << random.below(8);
-        if let Ok(config) = Config::from_json(&text) {
-            let _ = Model::from_bytes(&config, &bytes);
-        }
-    }
-}
-
-#[test]
 fn missing_extra_misshaped_and_mistyped_tensors_are_reported_together() {
     let mut tiny = Tiny::new("bert");
     tiny.remove("bert.encoder.layer.1.attention.self.key.bias");
@@ -331,15 +307,6 @@ fn folders_that_are_not_there_or_not_files_are_refused() {
     assert!(error.contains("model.safetensors"), "{error}");
     std::fs::create_dir(folder.0.join("model.safetensors")).unwrap();
     let error = text(Model::from_dir(&folder.0).unwrap_err());
-    assert!(error.contains("not a regular file"), "{error}");
-}
-
-#[cfg(target_os = "linux")]
-#[test]
-fn a_device_that_never_ends_is_refused() {
-    let folder = Folder::new("device");
-    std::os::unix::fs::symlink("/dev/zero", folder.0.join("config.json")).unwrap();
-    let error = Model::from_dir(&folder.0).unwrap_err().to_string();
     assert!(error.contains("not a regular file"), "{error}");
 }
 
