@@ -1,10 +1,26 @@
 //! Small valid checkpoints of every family, and ways to damage them.
 
+use crate::general::{General, reading_tokens};
+use crate::tiny::{DECODERS, FAMILIES, Tiny};
+use crate::tiny_seq2seq::{KINDS, seq2seq};
 use arbitrary::{Result, Unstructured};
 use std::fmt::Write;
+use std::sync::LazyLock;
 
 /// Tokens, features, inner features, positions, labels.
 const SIZES: [usize; 5] = [11, 4, 6, 7, 3];
+
+/// Checkpoints of every family that reads words or spectrograms, and of this library's own form.
+static FOLDERS: LazyLock<Vec<Checkpoint>> = LazyLock::new(|| {
+    let alone = FAMILIES.into_iter().chain(DECODERS).map(Tiny::new);
+    let all = alone.chain(KINDS.map(seq2seq));
+    let own = (0..6).map(|seed| {
+        let General { config, tensors } = General::new(&reading_tokens(seed, 11, 30), seed);
+        let json = config.to_json().expect("its configs say everything");
+        Tiny { config: serde_json::from_str(&json).expect("it is JSON"), tensors }
+    });
+    all.chain(own).map(Checkpoint::of).collect()
+});
 
 /// A tensor as the header will have it, in words so that they may be wrong.
 #[derive(Clone)]
@@ -16,6 +32,7 @@ struct Entry {
 }
 
 /// A file and a config that fit each other, until they are damaged.
+#[derive(Clone)]
 pub(crate) struct Checkpoint {
     entries: Vec<Entry>,
     data: Vec<u8>,
@@ -46,8 +63,34 @@ const DISTILBERT_LAYER: [(&str, usize, usize); 6] = [
 const DISTILBERT_NORMS: [&str; 2] = ["sa_layer_norm", "output_layer_norm"];
 
 impl Checkpoint {
-    /// A family, a head or none, one or two layers, a number type, seeded values.
+    /// The same as a folder in memory.
+    fn of(tiny: Tiny) -> Checkpoint {
+        let (mut entries, mut data) = (Vec::new(), Vec::new());
+        for tensor in tiny.tensors {
+            let first = data.len();
+            data.extend(tensor.data);
+            entries.push(Entry {
+                name: tensor.name,
+                dtype: tensor.dtype.to_owned(),
+                shape: tensor.shape.iter().map(usize::to_string).collect(),
+                offsets: [first.to_string(), data.len().to_string()],
+            });
+        }
+        let fields = tiny.config.as_object().expect("a config");
+        let fields = fields.iter().map(|(name, value)| (name.clone(), value.to_string()));
+        Checkpoint { entries, data, fields: fields.collect() }
+    }
+
+    /// A checkpoint of some family; BERT and its kin the smallest, and with all their heads.
     pub(crate) fn draw(u: &mut Unstructured<'_>) -> Result<Checkpoint> {
+        match u.ratio(1, 2)? {
+            true => Checkpoint::draw_encoder(u),
+            false => Ok(u.choose(&FOLDERS)?.clone()),
+        }
+    }
+
+    /// A family, a head or none, one or two layers, a number type, seeded values.
+    fn draw_encoder(u: &mut Unstructured<'_>) -> Result<Checkpoint> {
         let family = u.int_in_range(0..=2)?;
         let layers = u.int_in_range(1..=2)?;
         let head = u.int_in_range(0..=4)?;

@@ -10,6 +10,8 @@ mod checkpoint;
 mod config;
 mod decoding;
 mod gemm;
+#[path = "../../model/tests/support/general.rs"]
+mod general;
 mod halves;
 mod index;
 mod memory;

@@ -2,8 +2,8 @@ use crate::checkpoint::{Checkpoint, damage_bytes};
 use crate::memory;
 use arbitrary::{Result, Unstructured};
 use headrow::{
-    Batch, Chunk, Config, Head, Isa, LoadOptions, Model, Normalization, Output, Pooling, Session,
-    SessionOptions,
+    Batch, Chunk, Config, Head, Input, Isa, LoadOptions, Model, Normalization, Output, Pooling,
+    Sequence, Session, SessionOptions,
 };
 use std::sync::Arc;
 
@@ -62,10 +62,10 @@ fn run(u: &mut Unstructured<'_>, model: &Arc<Model>, plain: &Arc<Model>) -> Resu
     let options = SessionOptions::default().with_threads(1).with_max_tokens(9);
     let options = options.with_max_length(config.max_length().min(9));
     let mut sessions = [model, plain].map(|model| Session::new(model, &options).expect("9 tokens"));
-    if config.encoder.is_none() {
-        decode(&mut sessions, &ids, config, fits);
-    } else {
-        encode(&mut sessions, &ids, model, fits);
+    match (&config.encoder, &config.decoder) {
+        (Some(_), Some(_)) => translate(&mut sessions, &ids, config),
+        (None, _) => decode(&mut sessions, &ids, config, fits),
+        (Some(_), None) => encode(&mut sessions, &ids, model, fits),
     }
 
     // Absurd sizes are refused, by the cap or as beyond any memory, before anything is allocated.
@@ -98,6 +98,41 @@ fn decode(sessions: &mut [Session; 2], ids: &[u32], config: &Config, fits: bool)
         }
         assert!(same(&logits[0], &logits[1]), "other bits token by token: {logits:?}");
     }
+}
+
+/// The logits behind every token of a decoder that attends to the same ids, or to a spectrogram, in one pass and token by
+/// token. What either session refuses, both do.
+fn translate(sessions: &mut [Session; 2], ids: &[u32], config: &Config) {
+    let input = config.encoder.as_ref().map(|stack| &stack.input);
+    let values = match input {
+        Some(Input::Spectrogram { bands, frames }) => vec![0.5; bands * 2 * frames],
+        _ => Vec::new(),
+    };
+    let source = match input {
+        Some(Input::Spectrogram { .. }) => Batch::spectrograms(&values, 1),
+        _ => Batch::one(ids),
+    };
+    let v = config.vocabulary();
+    let mut logits = [(); 2].map(|()| vec![0.0f32; ids.len() * v]);
+    let read = |session: &mut Session, to: &mut [f32]| -> headrow::Result<Sequence> {
+        let sequence = session.add_sources(&source)?[0];
+        session.extend(&[Chunk::new(sequence, ids)], Output::AllLogits, to)?;
+        Ok(sequence)
+    };
+    let [first, second] = &mut *sessions;
+    let read = [read(first, &mut logits[0]), read(second, &mut logits[1])];
+    let [Ok(sequence), Ok(_)] = read else {
+        read.iter().for_each(|read| crate::one_line(read.as_ref().expect_err("both are refused")));
+        return;
+    };
+    assert!(same(&logits[0], &logits[1]), "other bits on another instruction set: {logits:?}");
+    first.truncate(sequence, 0).expect("it is alive");
+    for (id, row) in ids.chunks(1).zip(logits[1].chunks_mut(v)) {
+        first
+            .extend(&[Chunk::new(sequence, id)], Output::AllLogits, row)
+            .expect("a token that was read before");
+    }
+    assert!(same(&logits[0], &logits[1]), "other bits token by token: {logits:?}");
 }
 
 /// The states and the heads of an encoder.
