@@ -3,8 +3,8 @@
 mod support;
 
 use headrow_kernels::{
-    AttentionExtent, AttentionShape, Cpu, Mask, Mat, MatMut, Need, Par, PerHead, Reach, Scratch,
-    Segment, attention, attention_scratch,
+    AttentionExtent, AttentionShape, Cpu, Mask, Mat, MatMut, Need, Par, PerHead, Reach, Relative,
+    Scratch, Segment, attention, attention_scratch,
 };
 use support::attention::{
     BIAS, Case, KEYS, NO_HOLES, PER_HEAD, RELATIVE, VISIBLE, all_masks, reach, shape,
@@ -171,6 +171,15 @@ fn edge_values_follow_the_policy() {
         // Only a true −∞ hides: with the lowest number on all keys the weights are equal.
         let low = [f32::MIN; 4];
         assert_eq!(by_scores(cpu, &[0.5; 4], &[1.0, 2.0, 3.0, 6.0], &added(&low)), 3.0);
+        // One bias hides, whatever the other says there.
+        for other in [f32::NAN, INF, 1.0, -INF] {
+            for (bias, table) in [([other, 0.0], [-INF, 0.0]), ([-INF, 0.0], [other, 0.0])] {
+                let table = Relative { table: Mat::from_row(&table), zero: 0 };
+                let bias = Some(PerHead::Shared(Mat::from_row(&bias)));
+                let mask = Mask { bias, relative: Some(table), ..Mask::default() };
+                assert_eq!(by_scores(cpu, &[0.5; 2], &[1.0, 3.0], &mask), 3.0, "{other}");
+            }
+        }
         // A visible score of −∞ among hidden keys is still arithmetic.
         let one = [true, false];
         let mask = Mask { keys: Some(&one), ..Mask::default() };

@@ -286,8 +286,10 @@ impl<'a> Mask<'a> {
         match bias {
             None => to.copy_from_slice(&relative[..to.len()]),
             Some(bias) => {
-                for (to, (r, b)) in to.iter_mut().zip(relative.iter().zip(&bias[first..])) {
-                    *to = r + b;
+                // Either hides: −∞ + ∞, or a NaN beside −∞, would make a hidden key a visible NaN.
+                let hides = |x: f32| x == f32::NEG_INFINITY;
+                for (to, (&r, &b)) in to.iter_mut().zip(relative.iter().zip(&bias[first..])) {
+                    *to = if hides(r) || hides(b) { f32::NEG_INFINITY } else { r + b };
                 }
             }
         }
