@@ -180,6 +180,10 @@ fn edge_values_follow_the_policy() {
                 assert_eq!(by_scores(cpu, &[0.5; 2], &[1.0, 3.0], &mask), 3.0, "{other}");
             }
         }
+        // Two that are low come to no −∞.
+        let table = Relative { table: Mat::from_row(&[f32::MIN; 2]), zero: 0 };
+        let mask = Mask { relative: Some(table), ..added(&[f32::MIN; 2]) };
+        assert_eq!(by_scores(cpu, &[0.5; 2], &[1.0, 3.0], &mask), 2.0);
         // A visible score of −∞ among hidden keys is still arithmetic.
         let one = [true, false];
         let mask = Mask { keys: Some(&one), ..Mask::default() };

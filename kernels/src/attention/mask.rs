@@ -286,10 +286,16 @@ impl<'a> Mask<'a> {
         match bias {
             None => to.copy_from_slice(&relative[..to.len()]),
             Some(bias) => {
-                // Either hides: −∞ + ∞, or a NaN beside −∞, would make a hidden key a visible NaN.
+                // Either hides: −∞ + ∞, or a NaN beside −∞, would make a hidden key a visible NaN. Two that do not hide
+                // come to −∞ when they overflow, which must not hide either.
                 let hides = |x: f32| x == f32::NEG_INFINITY;
                 for (to, (&r, &b)) in to.iter_mut().zip(relative.iter().zip(&bias[first..])) {
-                    *to = if hides(r) || hides(b) { f32::NEG_INFINITY } else { r + b };
+                    let sum = r + b;
+                    *to = match (hides(r) || hides(b), hides(sum)) {
+                        (true, _) => f32::NEG_INFINITY,
+                        (false, true) => f32::MIN,
+                        (false, false) => sum,
+                    };
                 }
             }
         }
