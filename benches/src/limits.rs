@@ -47,9 +47,14 @@ pub fn measure(isa: Isa, threads: usize, rounds: usize, slice: Duration, memory:
         };
         (rates(threads, rounds, read), streams)
     });
-    let ((gbs, gbs_best), streams) = reading
-        .into_iter()
-        .fold(((0.0, 0.0), 0), |best, next| if next.0.0 > best.0.0 { next } else { best });
+    let gbs_best = reading.iter().fold(0.0, |best: f64, ((_, next), _)| best.max(*next));
+    let (gbs, streams) =
+        reading.into_iter().fold(
+            (0.0, 0),
+            |best, ((gbs, _), streams)| {
+                if gbs > best.0 { (gbs, streams) } else { best }
+            },
+        );
     Limits { threads, gflops, gflops_best, gbs, gbs_best, streams }
 }
 

@@ -1,4 +1,5 @@
 //! How many threads there are by default, on this very machine.
+#![cfg(target_os = "linux")]
 
 mod support;
 
@@ -17,7 +18,6 @@ fn a_child_prints_its_threads() {
 }
 
 #[test]
-#[cfg(target_os = "linux")]
 fn the_affinity_mask_is_kept_to() {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
     let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();

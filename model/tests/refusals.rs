@@ -76,10 +76,14 @@ fn shards(folder: &Path, change: fn(&Path, &mut Map<String, Value>)) -> Result<(
     Model::from_dir(folder).map(drop)
 }
 
-/// The last of many errors; none when one of the attempts met no error.
+/// The last of many errors, which are of one kind; none when one of the attempts met no error.
 fn all_refused(attempts: impl Iterator<Item = Result<()>>) -> Result<()> {
     let errors: Option<Vec<Error>> = attempts.map(Result::err).collect();
-    errors.and_then(|mut errors| errors.pop()).map_or(Ok(()), Err)
+    let mut errors = errors.unwrap_or_default();
+    for pair in errors.windows(2) {
+        assert_eq!(variant(&pair[0]), variant(&pair[1]), "{} and {}", pair[0], pair[1]);
+    }
+    errors.pop().map_or(Ok(()), Err)
 }
 
 /// Any end will do that is no panic and says no more than a line.

@@ -1,6 +1,6 @@
 //! Products of few rows with weights from main memory, against the rate at which the same machine reads it.
 //!
-//!     stream-ratio [--threads 1] [--isa avx2] [--m 1,2,4,8,16] [--shapes 768x3072,3072x768,768x768]
+//!     stream-ratio [--threads 1] [--isa avx2] [--m 1,2,3,…,16] [--shapes 768x3072,3072x768,768x768]
 //!                  [--mebibytes 256] [--rounds 15] [--slice 3]
 //!
 //! Shapes are K×N. Each call takes the next of so many different weights that together they are several times the last

@@ -120,7 +120,8 @@ pub struct Mask<'a> {
     pub visible: Option<PerHead<'a, bool>>,
     /// Added to the scaled scores. Only −∞ hides a key; any other number, however low, is arithmetic.
     pub bias: Option<PerHead<'a, f32>>,
-    /// Added likewise. With both, their sum is added.
+    /// Added likewise. With both, their sum is added: −∞ in either hides, and a sum of others that would be −∞ is the
+    /// lowest number.
     pub relative: Option<Relative<'a>>,
 }
 
@@ -286,15 +287,15 @@ impl<'a> Mask<'a> {
         match bias {
             None => to.copy_from_slice(&relative[..to.len()]),
             Some(bias) => {
-                // Either hides: −∞ + ∞, or a NaN beside −∞, would make a hidden key a visible NaN. Two that do not hide
-                // come to −∞ when they overflow, which must not hide either.
-                let hides = |x: f32| x == f32::NEG_INFINITY;
+                // −∞ + ∞, or a NaN beside −∞, would make a hidden key a visible NaN; two that do not hide come to −∞
+                // when they overflow.
+                let low = f32::NEG_INFINITY;
                 for (to, (&r, &b)) in to.iter_mut().zip(relative.iter().zip(&bias[first..])) {
-                    let sum = r + b;
-                    *to = match (hides(r) || hides(b), hides(sum)) {
-                        (true, _) => f32::NEG_INFINITY,
-                        (false, true) => f32::MIN,
-                        (false, false) => sum,
+                    let (hidden, sum) = (r == low || b == low, r + b);
+                    *to = match hidden {
+                        true => low,
+                        false if sum == low => f32::MIN,
+                        false => sum,
                     };
                 }
             }

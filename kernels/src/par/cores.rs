@@ -97,7 +97,7 @@ impl<'a> Group<'a> {
     /// Where its hierarchy is mounted, and its folder there, both without the leading `/`. From
     /// `/proc/self/mountinfo`: lines `… … … root point … - type source options`.
     fn folder(&self, mounts: &str) -> Option<(PathBuf, PathBuf)> {
-        mounts.lines().find_map(|line| {
+        let mounted = |line: &str| {
             let (before, after) = line.split_once(" - ")?;
             let mut after = after.split(' ');
             let (kind, options) = (after.next()?, after.nth(1)?);
@@ -108,10 +108,15 @@ impl<'a> Group<'a> {
             let mut before = before.split(' ').skip(3);
             let (root, point) = (before.next()?, before.next()?.strip_prefix('/')?);
             let mount = PathBuf::from(point);
-            // In a container the mounted root is often the group itself.
-            let folder = mount.join(self.path.strip_prefix(root).unwrap_or(Path::new("")));
-            ours.then_some((mount, folder))
-        })
+            // In a container the mounted root is often the group itself, or told as one that is not above it.
+            let below = self.path.strip_prefix(root).ok();
+            let folder = mount.join(below.unwrap_or(Path::new("")));
+            ours.then(|| (below.is_some(), mount, folder))
+        };
+        // Of several mounts one that has the group counts.
+        let all: Vec<_> = mounts.lines().filter_map(mounted).collect();
+        let with_group = all.iter().position(|&(has, ..)| has).unwrap_or(0);
+        all.into_iter().nth(with_group).map(|(_, mount, folder)| (mount, folder))
     }
 }
 
@@ -223,7 +228,10 @@ mod tests {
         let own =
             "33 32 0:29 /docker/c /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n";
         let unified = "41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
-        for (mounts, below) in [(whole, "docker/c/"), (own, "")] {
+        // Another group's folder that is bound elsewhere, before the one that counts.
+        let bound = "32 31 0:29 /docker/d /other rw - cgroup cgroup rw,cpu,cpuacct\n";
+        let several = format!("{bound}{whole}");
+        for (mounts, below) in [(whole, "docker/c/"), (own, ""), (&several, "docker/c/")] {
             for (quota, threads) in [("250000", 2), ("-1", 8), ("", 8)] {
                 let group = format!("sys/fs/cgroup/cpu,cpuacct/{below}");
                 let files = [

@@ -421,8 +421,8 @@ mod tests {
         assert!(!path.join("a").exists() && path.join("b").exists());
         assert_eq!(fs::read_dir(parent.join("inner")).unwrap().count(), 1);
         // A new one that cannot have its name leaves the old one.
-        let new = NewFolder::create(&path, "b").unwrap();
-        fs::remove_dir_all(&new.temporary).unwrap();
+        fs::create_dir(path.join("x")).unwrap();
+        let new = NewFolder { temporary: path.join("x"), path: path.clone() };
         assert!(matches!(new.publish(), Err(Error::Io { .. })));
         assert!(path.join("b").exists());
         // What is no such folder is left alone.
