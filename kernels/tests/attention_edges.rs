@@ -4,7 +4,8 @@ mod support;
 
 use headrow_kernels::{
     AttentionExtent, AttentionShape, Cpu, Mask, Mat, MatMut, Need, Par, PerHead, Reach, Relative,
-    Scratch, Segment, attention, attention_scratch,
+    Scratch, Segment, attention, attention_backward_scratch, attention_cached_scratch,
+    attention_scratch,
 };
 use support::attention::{
     BIAS, Case, KEYS, NO_HOLES, PER_HEAD, RELATIVE, VISIBLE, all_masks, reach, shape,
@@ -233,4 +234,33 @@ fn a_relative_bias_that_is_too_narrow_is_refused() {
     let mut case = Case::new(shape(1, 1, 1, 1), &[(4, 7, None)], RELATIVE, &mut Random::new(0));
     case.around = 5;
     case.run(Cpu::detect(), Par::SERIAL);
+}
+
+#[test]
+fn memory_grows_with_the_keys_and_not_with_the_scores() {
+    let shape = shape(12, 12, 64, 64);
+    for cpu in Cpu::all() {
+        for threads in [1, 2, 16] {
+            let long = |n| AttentionExtent { queries: n, keys: n };
+            let forward = |n| attention_scratch(cpu, threads, &shape, long(n)).bytes();
+            let cached = |n| attention_cached_scratch(cpu, threads, &shape, long(n)).bytes();
+            let backward = |n| attention_backward_scratch(cpu, threads, &shape, long(n)).bytes();
+            let kinds: [&dyn Fn(usize) -> usize; 3] = [&forward, &cached, &backward];
+            for (kind, bytes) in kinds.iter().enumerate() {
+                // What a key takes does not depend on how many there are, but for the odd line of a row.
+                let each = (bytes(32768) - bytes(16384)) as f64 / 16384.0;
+                let further = (bytes(131072) - bytes(65536)) as f64 / 65536.0;
+                assert!(
+                    (further / each - 1.0).abs() < 0.01,
+                    "{cpu:?} {threads} {kind}: {each} {further}"
+                );
+                // Scores of a whole head would be 4 · 8192² bytes for each thread.
+                assert!(
+                    bytes(8192) < threads * (32 << 20),
+                    "{cpu:?} {threads} {kind}: {}",
+                    bytes(8192)
+                );
+            }
+        }
+    }
 }
