@@ -169,7 +169,7 @@ fn a_b_larger_than_the_caches_does_not_show_in_the_bits() {
     let mut rng = Random::new(12);
     for cpu in Cpu::all() {
         let (mr, nr) = tile(cpu);
-        let (m, k) = (2 * mr + 1, 600);
+        let (m, k) = (2 * mr + 1, 605);
         // More than a product takes for the share of one layer, and a part of a panel behind whole ones.
         let values = cpu.caches().l3 / 64 / unless_emulated(1, 16);
         let n = (values / k).next_multiple_of(nr) + 2 * nr + 3;

@@ -11,8 +11,8 @@ pub(crate) struct Shape {
     /// Panels that a tile of r rows takes at once, at `[r - 1]`: few rows need several so that enough
     /// independent chains are in flight to hide the latency of a fused multiply-add.
     pub(crate) panels: &'static [usize],
-    /// Rows of a B in main memory that a tile takes of one panel before it turns to the next ones of a group; 0 when
-    /// it takes whole panels.
+    /// Most rows of a B in main memory that a tile takes of one panel before it turns to the next ones of a group; 0
+    /// when it takes whole panels.
     pub(crate) turn: usize,
 }
 
@@ -128,7 +128,12 @@ impl Shape {
             && (2..=2 * mr).contains(&block.m)
             && !block.packed;
         let (group, turn, asking) = match in_turns {
-            true => (2 * at_once, turn, Ahead::in_turns(&block, 2 * at_once, 2 * tiles)),
+            true => {
+                // Equal turns: in a longer one the rows of a shorter next one would be asked for too late.
+                let turns = block.k.div_ceil(turn).max(1);
+                let turn = block.k.div_ceil(turns).next_multiple_of(LINES);
+                (2 * at_once, turn, Ahead::in_turns(&block, 2 * at_once, 2 * tiles))
+            }
             false => (at_once, block.k, Ahead::down_panels(&block, tiles)),
         };
         let mut first = 0;
