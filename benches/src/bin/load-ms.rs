@@ -51,12 +51,13 @@ fn milliseconds(start: Instant) -> f64 {
 }
 
 fn round(options: &Options) -> Result<Round> {
-    let memory = |name| process::memory(name).ok_or("this system does not tell its memory");
-    let before = memory("VmRSS")?;
+    let resident = || process::resident().ok_or("this system does not tell its memory");
+    let before = resident()?.now;
     let start = Instant::now();
     let model = Arc::new(Model::from_dir(&options.folder)?);
     let load = milliseconds(start);
-    let (peak, kept) = (memory("VmHWM")? - before, memory("VmRSS")? - before);
+    let after = resident()?;
+    let (peak, kept) = (after.most - before, after.now - before);
     let start = Instant::now();
     let mut case = Case::new(&model, &options.case, options.threads)?;
     let session = milliseconds(start);

@@ -107,6 +107,6 @@ fn turn(cases: &mut [Case], time: Duration, row: &mut Row) -> Result<()> {
     for ns in called {
         row.ns.extend(ns?);
     }
-    row.held = process::memory("VmRSS").unwrap_or_default();
+    row.held = process::resident().map_or(0, |memory| memory.now);
     Ok(())
 }

@@ -6,7 +6,8 @@
 
 use clap::Parser;
 use headrow::train::{NetworkOptions, Parameters, Trainer, TrainerOptions};
-use headrow_benches::{process::memory, translator::Shape};
+use headrow_benches::process::{self, Resident};
+use headrow_benches::translator::Shape;
 
 #[derive(Parser)]
 struct Args {
@@ -21,16 +22,18 @@ struct Args {
     shape: Shape,
 }
 
-/// A figure of the process in MiB: `VmRSS`, what is resident, or `VmHWM`, the most that was.
-fn resident(field: &str) -> Result<f64, &'static str> {
-    let bytes = memory(field).ok_or("this system does not tell its memory")?;
-    Ok(bytes as f64 / f64::from(1 << 20))
+fn resident() -> Result<Resident, &'static str> {
+    process::resident().ok_or("this system does not tell its memory")
+}
+
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let Args { threads, steps, max_length, shape } = Args::parse();
     let config = shape.config();
-    let before = resident("VmRSS")?;
+    let before = mib(resident()?.now);
     let options = NetworkOptions::default()
         .with_max_tokens(shape.tokens / 2)
         .with_max_length(max_length)
@@ -38,14 +41,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let parameters = Parameters::initialise(&config, 1)?;
     let numbers = parameters.values().len();
     let mut trainer = Trainer::new(parameters, &options, TrainerOptions::paper(config.d_model))?;
-    let bound = trainer.memory() as f64 / f64::from(1 << 20);
+    let bound = mib(trainer.memory() as u64);
     let batches =
         [shape.length, max_length, 5].map(|length| shape.examples(length.min(max_length)));
     for step in 0..steps {
         trainer.accumulate(&batches[step % batches.len()])?;
         trainer.step()?;
         if step + 1 == batches.len() || step + 1 == steps {
-            let taken = resident("VmHWM")? - before;
+            let taken = mib(resident()?.most) - before;
             let ratio = 100.0 * taken / bound;
             let tokens = shape.tokens / 2;
             println!(
