@@ -88,7 +88,7 @@ pub struct Tokenizer {
 }
 
 /// Largest `tokenizer.json` that is read.
-const MAX_BYTES: u64 = 256 << 20;
+pub(crate) const MAX_BYTES: u64 = 256 << 20;
 
 impl Tokenizer {
     /// Most bytes of a text unless [`Tokenizer::with_max_text_bytes`] says otherwise: 1 MiB, several times what models with

@@ -7,6 +7,7 @@
 //! | §5.3 the rate of learning over the steps, and Adam | `train/schedule.rs`, `train/optimizer.rs` |
 //! | steps, and whole trainings | `train/trainer.rs`, `train/run.rs` |
 //! | §6.1 checkpoints averaged | `train/average.rs` |
+//! | what goes along with a model's weights | `train/companions.rs` |
 //! | checkpoints, and what a training tells | `train/checkpoint.rs`, `train/log.rs`, `train/plot.rs` |
 //! | gradients of the whole | `train/network.rs`; of each layer beside it |
 //! | the parameters as one vector, and what they begin as | `train/parameters.rs`, `train/initialise.rs` |
@@ -20,6 +21,7 @@ mod average;
 mod batches;
 mod checkpoint;
 pub(crate) mod claims;
+mod companions;
 mod data;
 mod dataset;
 mod entrance;
@@ -56,6 +58,7 @@ pub use answers::{GreedyBleu, decoding_options};
 pub use average::average;
 pub use batches::{BatchOptions, Batches, Epoch, Order};
 pub use checkpoint::checkpoints;
+pub use companions::{companions, read_file};
 pub use data::{BadLines, Corpus, DataOptions, Layout, Lowercase, Origin, Record};
 pub use dataset::{Dataset, DatasetOptions, SpecialIds, Task};
 pub use examples::{Examples, Ragged};

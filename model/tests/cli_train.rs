@@ -335,6 +335,73 @@ fn a_training_goes_on_without_the_model_that_it_began_with() {
 }
 
 #[test]
+fn what_goes_with_a_model_goes_with_its_training() {
+    let folder = Folder::new("cli-companions");
+    let file = folder.0.join("text");
+    std::fs::write(&file, "the quick brown fox jumps over the lazy dog\n".repeat(20)).unwrap();
+    let data = format!("--data {} --max-length 12", file.display());
+    let from = trained(&folder, "from", &format!("{data} --objective masked"));
+    std::fs::create_dir(from.join("1_Pooling")).unwrap();
+    let module = |name: &str, path: &str| json!({"name": name, "path": path, "type": format!("sentence_transformers.models.{name}")});
+    let recipe = [
+        ("modules.json", json!([module("Transformer", ""), module("Pooling", "1_Pooling")])),
+        ("1_Pooling/config.json", json!({"pooling_mode_max_tokens": true})),
+        ("sentence_bert_config.json", json!({"max_seq_length": 7})),
+        ("preprocessor_config.json", json!({})),
+        ("LICENSE", json!("As you like.")),
+    ];
+    for (name, says) in &recipe {
+        std::fs::write(from.join(name), says.to_string()).unwrap();
+    }
+    std::fs::write(from.join("README.md"), "Scores of other weights.").unwrap();
+
+    let init = format!("{data} --init {} --batch-tokens 60 --threads 1", from.display());
+    let out = trained(&folder, "out", &init);
+    let checkpoint = out.join("checkpoints/step-2");
+    let mean = folder.0.join("mean");
+    let all = |checks: &[&Path]| {
+        for place in checks {
+            for (name, says) in &recipe {
+                assert_eq!(read(place.join(name)), *says, "{name} in {}", place.display());
+            }
+            let place = place.to_str().unwrap();
+            text(&["embed", "--model", place, "the quick brown fox"], b"");
+        }
+    };
+    all(&[&out, &checkpoint]);
+    assert!(!out.join("README.md").exists());
+    // The model that is written has them from its checkpoints; a training that goes on, from its folder.
+    std::fs::remove_dir_all(out.join("1_Pooling")).unwrap();
+    std::fs::write(out.join("README.md"), "Mine.").unwrap();
+    let resume = format!("train --resume {}", out.display());
+    text(&args(&[&resume]), b"");
+    text(&args(&[&resume, "--steps 3"]), b"");
+    let last = out.join("checkpoints/step-3");
+    let average = ["average", "--out", mean.to_str().unwrap(), last.to_str().unwrap()];
+    text(&average, b"");
+    all(&[&out, &last, &mean]);
+    assert_eq!(std::fs::read_to_string(out.join("README.md")).unwrap(), "Mine.");
+    assert!(!last.join("README.md").exists() && !mean.join("README.md").exists());
+
+    // A mean is of the same training: its README goes along.
+    std::fs::write(last.join("README.md"), "Of this training.").unwrap();
+    text(&average, b"");
+    assert_eq!(std::fs::read_to_string(mean.join("README.md")).unwrap(), "Of this training.");
+
+    // What is no regular file is refused by name, before anything is written.
+    std::fs::remove_file(from.join("LICENSE")).unwrap();
+    std::fs::create_dir(from.join("LICENSE")).unwrap();
+    let (other, name) = path(&folder, "other");
+    let refused = refusal(&args(&["train --out", &name, &init]), b"");
+    assert!(refused.ends_with("LICENSE: not a regular file"), "{refused}");
+    assert!(!other.exists());
+    std::fs::remove_file(out.join("run.json")).unwrap();
+    std::fs::create_dir(out.join("run.json")).unwrap();
+    let refused = refusal(&args(&[&resume]), b"");
+    assert!(refused.ends_with("run.json: not a regular file"), "{refused}");
+}
+
+#[test]
 fn a_training_goes_on_from_anywhere() {
     let folder = Folder::new("cli-elsewhere");
     pairs(&folder, "data", 40, 1);

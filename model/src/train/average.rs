@@ -1,39 +1,19 @@
 //! Models of the same form averaged, tensor by tensor (§6.1: the last 5 checkpoints of the base model, the last 20 of the big one).
 
 use super::checkpoint::check_weights;
+use super::companions::companions;
 use super::files::{NewFiles, Numbers, PIECE, WriteNumbers, write_tensors};
 use super::parameters::Precision;
-use crate::config::{Config, read_file};
+use crate::config::Config;
 use crate::error::{Error, Problems, Result};
 use crate::weights::{Checkpoint, Tensor, is_float};
 use half::{bf16, f16};
 use std::io::{self, Write};
 use std::path::Path;
 
-/// What stands beside the weights of a model and says how they are used.
-const COMPANIONS: [&str; 15] = [
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "source_vocabulary.txt",
-    "target_vocabulary.txt",
-    "preprocessor_config.json",
-    "modules.json",
-    "sentence_bert_config.json",
-    "1_Pooling/config.json",
-    "LICENSE",
-    "LICENSE.txt",
-    "LICENSE.md",
-    "NOTICE",
-    "README.md",
-];
-
-/// Largest file among them: a tokenizer's.
-const MAX_BYTES: u64 = 256 << 20;
-
 /// Writes the mean of some models into the folder `out`: each number is the sum of the models' numbers in f64, in the order of
-/// `folders`, divided by how many there are and rounded once. What else a model consists of is that of the last folder.
+/// `folders`, divided by how many there are and rounded once. The other files are the [`companions`] of the
+/// last folder.
 ///
 /// The folders may be of any family, in one file or in shards; training checkpoints are such folders too. Tensors that are no
 /// floating-point numbers must be equal. Memory does not grow with the models.
@@ -72,10 +52,13 @@ pub fn average<P: AsRef<Path>>(
     let tensors: Vec<Numbers<'_>> =
         models[0].tensors.keys().map(|name| mean(&models, name, precision)).collect();
 
+    let companions = companions(last)?;
     let mut files = NewFiles::create(out.as_ref())?;
     let weights = files.write("model.safetensors", |file| write_tensors(file, &tensors));
     weights.map_err(untangled)?;
-    copy_companions(last.as_ref(), &mut files)?;
+    for (name, bytes) in &companions {
+        files.write(name, |out| out.write_all(bytes))?;
+    }
     files.publish()
 }
 
@@ -220,16 +203,6 @@ fn to_odd(x: f64) -> f32 {
     }
     let beyond = f64::from(near).abs() > x.abs();
     f32::from_bits((near.to_bits() - u32::from(beyond)) | 1)
-}
-
-/// Copies what a folder has beside its weights, the config last.
-fn copy_companions(from: &Path, files: &mut NewFiles) -> Result<()> {
-    let there = |name: &&str| from.join(name).symlink_metadata().is_ok();
-    for name in COMPANIONS.into_iter().filter(there).chain(["config.json"]) {
-        let bytes = read_file(&from.join(name), MAX_BYTES)?;
-        files.write(name, |out| out.write_all(&bytes))?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

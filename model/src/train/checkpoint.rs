@@ -6,6 +6,7 @@
 //! there as a whole or not at all.
 
 use super::claims::Claims;
+use super::companions::Companion;
 use super::files::{NewFolder, Numbers, Seal, retire, write, write_tensors};
 use crate::config::read_file;
 use crate::error::{Error, Problems, Result};
@@ -47,9 +48,6 @@ pub(super) struct Vectors<V> {
     pub(super) second: V,
 }
 
-/// What stands beside the weights in a model folder.
-pub(super) type Companion = (String, Vec<u8>);
-
 #[derive(Serialize, Deserialize)]
 struct Manifest<S> {
     format: u32,
@@ -71,7 +69,7 @@ pub(super) fn save<S: Serialize>(
 ) -> Result<()> {
     let new = NewFolder::create(folder, STATE)?;
     for (name, bytes) in companions {
-        write(&new.inside(name), |out| out.write_all(bytes))?;
+        new.write(name, |out| out.write_all(bytes))?;
     }
     let model = write_slots(&new.inside(WEIGHTS), &[("", vectors.weights)], slots)?;
     let moments = [("first.", vectors.first), ("second.", vectors.second)];
@@ -279,7 +277,8 @@ mod tests {
     #[test]
     fn a_checkpoint_comes_back_bit_for_bit() {
         let folder = folder("checkpoint");
-        let companions = [("config.json".to_owned(), b"{}".to_vec())];
+        let names = ["config.json", "1_Pooling/config.json"];
+        let companions = names.map(|name| (name.to_owned(), name.as_bytes().to_vec()));
         let (one, two) = (path(&folder, 9), path(&folder, 10));
         save(&one, &slots(), borrowed(&vectors()), &STATE, &companions).unwrap();
         save(&two, &slots(), borrowed(&vectors()), &(1, -0.0), &companions).unwrap();
@@ -287,7 +286,9 @@ mod tests {
         assert_eq!(read, vectors());
         assert_eq!((state.0, state.1.to_bits()), (STATE.0, STATE.1.to_bits()));
         assert_eq!(load::<(u64, f64)>(&two, &slots()).unwrap().1, (1, 0.0));
-        assert_eq!(fs::read(one.join("config.json")).unwrap(), b"{}");
+        for name in names {
+            assert_eq!(fs::read(one.join(name)).unwrap(), name.as_bytes());
+        }
         assert_eq!(checkpoints(&folder).unwrap(), [(9, one), (10, two)]);
         fs::remove_dir_all(folder).unwrap();
     }

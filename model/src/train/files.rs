@@ -138,6 +138,15 @@ impl NewFolder {
         Ok(NewFolder { temporary, path: path.to_owned() })
     }
 
+    /// Writes one of its files. The name may have folders in it.
+    pub(super) fn write(
+        &self,
+        name: &str,
+        content: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
+    ) -> Result<Seal> {
+        write_below(&self.temporary, name, content)
+    }
+
     /// Where its files are written meanwhile.
     pub(super) fn inside(&self, name: &str) -> PathBuf {
         self.temporary.join(name)
@@ -191,9 +200,7 @@ impl NewFiles {
         name: &str,
         content: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
     ) -> Result<()> {
-        let path = self.stage.join(name);
-        make_folder_of(&path)?;
-        self.written.push((name.to_owned(), write(&path, content)?));
+        self.written.push((name.to_owned(), write_below(&self.stage, name, content)?));
         Ok(())
     }
 
@@ -220,11 +227,28 @@ impl Drop for NewFiles {
     }
 }
 
-fn make_folder_of(path: &Path) -> Result<()> {
-    match path.parent() {
-        Some(folder) => fs::create_dir_all(folder).map_err(Error::io(folder)),
-        None => Ok(()),
+/// Writes a file into a folder that nobody reads yet, or into one in that. The names of `folder` itself are brought to the disk
+/// when all are there.
+fn write_below(
+    folder: &Path,
+    name: &str,
+    content: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
+) -> Result<Seal> {
+    let path = folder.join(name);
+    make_folder_of(&path)?;
+    let seal = write(&path, content)?;
+    if path.parent() != Some(folder) {
+        sync_folder_of(&path)?;
     }
+    Ok(seal)
+}
+
+/// Makes the folder that a file comes into, where it is not there, down to the disk.
+fn make_folder_of(path: &Path) -> Result<()> {
+    let Some(folder) = path.parent().filter(|folder| !folder.is_dir()) else { return Ok(()) };
+    make_folder_of(folder)?;
+    fs::create_dir_all(folder).map_err(Error::io(folder))?;
+    sync_folder_of(folder)
 }
 
 /// Removes a folder such that it is never there in part.

@@ -15,7 +15,8 @@ mod resume;
 pub use options::RunOptions;
 pub use resume::{DamagedCheckpoint, Resumed};
 
-use super::checkpoint::{Aside, Companion, checkpoints};
+use super::checkpoint::{Aside, checkpoints};
+use super::companions::Companion;
 use super::files::Seal;
 use super::log::{LogLine, MetricsLog, TrainLine, ValidationLine};
 use super::{
@@ -146,7 +147,7 @@ pub struct Run<'a> {
 
 impl<'a> Run<'a> {
     /// A run in `folder`, which is made where it is not there. `companions` are the further files of the model's folder by name,
-    /// `config.json` among them.
+    /// `config.json` among them: what [`companions`](super::companions()) reads where the run begins with a model.
     ///
     /// # Errors
     /// [`Error::TrainingOption`]; [`Error::Io`]; [`Error::File`] when the folder has a log that is none.

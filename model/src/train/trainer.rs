@@ -6,7 +6,7 @@ mod options;
 pub use learner::StepReport;
 pub use options::{SmoothingKind, TrainerOptions};
 
-use super::checkpoint::Companion;
+use super::companions::Companion;
 use super::{Dropping, Examples, Loss, Network, NetworkOptions, Parameters};
 use crate::error::{Error, Result};
 use headrow_kernels::par::{MAX_THREADS, default_threads};

@@ -2,8 +2,9 @@
 
 use super::options::TrainerOptions;
 use crate::error::{Error, Result};
-use crate::train::checkpoint::{self, Companion, Slot, Vectors};
+use crate::train::checkpoint::{self, Slot, Vectors};
 use crate::train::claims::Claims;
+use crate::train::companions::Companion;
 use crate::train::optimizer::{Optimizer, Update, not_finite};
 use crate::train::{Loss, Parameters};
 use headrow_kernels::{Cpu, Par};

@@ -6,7 +6,7 @@ use super::recipe::{Objective, Recipe};
 use super::shape;
 use super::texts::Texts;
 use crate::failure::Failure;
-use headrow::train::{Parameters, SpecialIds, checkpoints};
+use headrow::train::{self, Parameters, SpecialIds, checkpoints};
 use headrow::{Config, Tokenizer};
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -48,20 +48,6 @@ pub(super) struct Place {
     pub(super) resumed: bool,
 }
 
-/// What a model that others begin with has beside its weights; its licence goes along.
-const COMPANIONS: [&str; 8] = [
-    CONFIG,
-    TOKENIZER,
-    "generation_config.json",
-    "tokenizer_config.json",
-    "LICENSE",
-    "LICENSE.txt",
-    "LICENSE.md",
-    "NOTICE",
-];
-/// Largest of these files.
-const MAX_BYTES: u64 = 256 << 20;
-
 /// What a model folder has beside weights.
 pub(super) type Companions = Vec<(String, Vec<u8>)>;
 
@@ -80,7 +66,7 @@ pub(super) fn plan(args: Args) -> Result<(Place, Plan), Failure> {
     }
     let place = resumed(args.resume.unwrap_or_default())?;
     let path = place.folder.join(RUN);
-    let bytes = read(&path)?;
+    let bytes = train::read_file(&path)?;
     let begun: Plan = serde_json::from_slice(&bytes).map_err(|error| named(&path, &error))?;
     if let Some(problem) = given.contradiction(&begun.recipe) {
         return Err(Failure::Message(problem));
@@ -127,9 +113,11 @@ pub(super) fn begin(
         Some(model) => companions(model)?,
         None => new_files(recipe, kind, texts)?,
     };
-    fs::create_dir_all(folder).map_err(|error| named(folder, &error))?;
     for (name, bytes) in &files {
-        write(&folder.join(name), bytes)?;
+        let path = folder.join(name);
+        let inner = path.parent().unwrap_or(folder);
+        fs::create_dir_all(inner).map_err(|error| named(inner, &error))?;
+        write(&path, bytes)?;
     }
     // Last: what is there without it was never a training.
     plan.write(folder)?;
@@ -149,36 +137,20 @@ fn new_files(recipe: &Recipe, kind: Objective, texts: &Texts) -> Result<Companio
     Ok(files)
 }
 
-/// The files of a model's folder that go along with its weights.
+/// The files of a model's folder that a training takes along: all but the README. It tells of weights that change here, their
+/// scores for one, and a README in the folder of a training is kept as its user has it.
 pub(super) fn companions(folder: &Path) -> Result<Companions, Failure> {
-    let mut files = Vec::new();
-    for name in COMPANIONS {
-        let path = folder.join(name);
-        if path.exists() {
-            files.push((name.to_owned(), read(&path)?));
-        }
-    }
+    let mut files = train::companions(folder)?;
+    files.retain(|(name, _)| name != "README.md");
     Ok(files)
-}
-
-/// A regular file: a pipe might never end.
-pub(super) fn read(path: &Path) -> Result<Vec<u8>, Failure> {
-    let metadata = fs::metadata(path).map_err(|error| named(path, &error))?;
-    if !metadata.is_file() {
-        return Err(named(path, &"not a regular file"));
-    }
-    if metadata.len() > MAX_BYTES {
-        return Err(named(path, &format_args!("larger than {} MiB", MAX_BYTES >> 20)));
-    }
-    fs::read(path).map_err(|error| named(path, &error))
 }
 
 /// Puts a file in its place as a whole.
 fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    Ok(headrow::train::replace_file(path, bytes)?)
+    Ok(train::replace_file(path, bytes)?)
 }
 
-pub(super) fn named(path: &Path, error: &dyn std::fmt::Display) -> Failure {
+fn named(path: &Path, error: &dyn std::fmt::Display) -> Failure {
     Failure::Message(format!("{}: {error}", path.display()))
 }
 

@@ -1,11 +1,10 @@
 //! What a training learns from and measures on.
 
-use super::folder::read;
 use super::recipe::{Lower, Objective, Recipe, TextLayout, TokenizerName};
 use crate::failure::{Failure, tell};
 use headrow::train::{
     BadLines, Corpus, DataOptions, Dataset, DatasetOptions, Framing, GreedyBleu, Layout, Lowercase,
-    SpecialIds, Task, VocabularyOptions, vocabulary,
+    SpecialIds, Task, VocabularyOptions, read_file, vocabulary,
 };
 use headrow::{Config, Tokenizer};
 use std::path::PathBuf;
@@ -80,9 +79,7 @@ impl Texts {
             TokenizerName::Pairs(size) => VocabularyOptions::pairs(size.parse().map_err(|_| {
                 Failure::Message(format!("--tokenizer {how}: expected a number behind bpe:"))
             })?),
-            TokenizerName::File(path) => {
-                return read(path);
-            }
+            TokenizerName::File(path) => return Ok(read_file(path)?),
         };
         Ok(vocabulary(self.train.texts(), &options.with_framing(framing))?)
     }
