@@ -108,8 +108,9 @@ def behind(run):
     for cell in run["cells"]:
         for key, name, who in (("ahead_p50", "p50", "best_peer"), ("ahead_p99", "p99", "best_p99_peer")):
             if cell.get(key, 1) < 1:
+                calls = min(r["calls"] for r in cell["results"] if r["peer"] in (OURS, cell[who]))
                 lines.append(f"- {cell['model']} `{cell['case']}`, {cell['threads']} thread(s), {name}: "
-                             f"{cell[who]} leads, {cell[key]:.2f} of our time")
+                             f"{cell[who]} leads, {cell[key]:.2f} of our time, by {calls} calls of the one with fewer")
     return lines or ["None."]
 
 
