@@ -106,7 +106,7 @@ def roofline(run):
         solid = {"fill": colour(peer)} if cell["threads"] == 1 else {"fill": "#ffffff"}
         drawing.add("circle", hint, cx=float(x(cell["intensity"])), cy=float(y(reached)), r=4,
                     stroke=colour(peer), stroke_width=1.5, **solid)
-    legend(drawing, sorted({p for _, p, _ in points}, key=lambda p: p != "headrow"), 755, 80)
+    legend(drawing, sorted({p for _, p, _ in points}, key=lambda p: (p != "headrow", p)), 755, 80)
     drawing.text(755, 200, "filled: 1 thread")
     drawing.text(755, 215, "hollow: more")
     return str(drawing)

@@ -110,7 +110,7 @@ def behind(run):
             if cell.get(key, 1) < 1:
                 calls = min(r["calls"] for r in cell["results"] if r["peer"] in (OURS, cell[who]))
                 lines.append(f"- {cell['model']} `{cell['case']}`, {cell['threads']} thread(s), {name}: "
-                             f"{cell[who]} leads, {cell[key]:.2f} of our time, by {calls} calls of the one with fewer")
+                             f"{cell[who]} leads, {cell[key]:.2f} of our time ({calls} calls or more each)")
     return lines or ["None."]
 
 

@@ -315,11 +315,11 @@ class Reports(unittest.TestCase):
         ahead = cell([result("headrow", 2.0, 3.0), result("torch", 9.0, 9.5), result("openvino", 5.0, 12.0)])
         self.assertEqual((ahead["best_peer"], ahead["ahead_p50"], ahead["reached"]), ("openvino", 2.5, 0.5))
         self.assertEqual((ahead["best_p99_peer"], ahead["ahead_p99"]), ("torch", 9.5 / 3.0))
-        behind = cell([result("headrow", 2.0, 3.0), result("torch", 1.0, 6.0)])
+        behind = cell([result("headrow", 2.0, 3.0), result("torch", 1.0, 6.0, 1200)])
         text = report.markdown(run(ahead, behind))
         self.assertIn("| minilm | `enc:1x8` | 1 | 1 | weights * | 2 | 50 % | openvino 5 | 2.50 | 2 | 3 | 3 | torch 9.5 |", text)
         self.assertIn("**0.50**", text)
-        self.assertIn("1 thread(s), p50: torch leads, 0.50 of our time", text)
+        self.assertIn("1 thread(s), p50: torch leads, 0.50 of our time (1000 calls or more each)", text)
         self.assertNotIn("p99: torch leads", text)
         self.assertIn("- candle, all cells: no cargo", text)
 

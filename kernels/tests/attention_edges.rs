@@ -241,10 +241,15 @@ fn memory_grows_with_the_keys_and_not_with_the_scores() {
     let shape = shape(12, 12, 64, 64);
     for cpu in Cpu::all() {
         for threads in [1, 2, 16] {
-            let long = |n| AttentionExtent { queries: n, keys: n };
-            let forward = |n| attention_scratch(cpu, threads, &shape, long(n)).bytes();
-            let cached = |n| attention_cached_scratch(cpu, threads, &shape, long(n)).bytes();
-            let backward = |n| attention_backward_scratch(cpu, threads, &shape, long(n)).bytes();
+            let forward = |extent| attention_scratch(cpu, threads, &shape, extent).bytes();
+            let cached = |extent| attention_cached_scratch(cpu, threads, &shape, extent).bytes();
+            let of = |queries, keys| AttentionExtent { queries, keys };
+            for forward in [&forward as &dyn Fn(_) -> usize, &cached] {
+                assert_eq!(forward(of(65536, 4096)), forward(of(8192, 4096)), "{cpu:?} {threads}");
+            }
+            let forward = |n| forward(of(n, n));
+            let cached = |n| cached(of(n, n));
+            let backward = |n| attention_backward_scratch(cpu, threads, &shape, of(n, n)).bytes();
             let kinds: [&dyn Fn(usize) -> usize; 3] = [&forward, &cached, &backward];
             for (kind, bytes) in kinds.iter().enumerate() {
                 // What a key takes does not depend on how many there are, but for the odd line of a row.

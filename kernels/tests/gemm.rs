@@ -169,6 +169,7 @@ fn a_b_larger_than_the_caches_does_not_show_in_the_bits() {
     let mut rng = Random::new(12);
     for cpu in Cpu::all() {
         let (mr, nr) = tile(cpu);
+        // Three turns of unequal length.
         let (m, k) = (2 * mr + 1, 605);
         // More than a product takes for the share of one layer, and a part of a panel behind whole ones.
         let values = cpu.caches().l3 / 64 / unless_emulated(1, 16);

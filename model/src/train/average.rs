@@ -16,7 +16,7 @@ use std::path::Path;
 /// last folder.
 ///
 /// The folders may be of any family, in one file or in shards; training checkpoints are such folders too. Tensors that are no
-/// floating-point numbers must be equal. Memory does not grow with the models.
+/// floating-point numbers must be equal. Memory grows with those other files, not with the weights.
 ///
 /// # Errors
 /// When a folder is no model, or the weights of a checkpoint are not what its training wrote; when models differ in their config, or in

@@ -4,14 +4,14 @@ use crate::config;
 use crate::error::Result;
 use crate::tokenizer::MAX_BYTES;
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Component, Path};
 
 /// A file of a model's folder: its name there, and what it says.
 pub(super) type Companion = (String, Vec<u8>);
 
 /// What says how the weights are used, here or elsewhere, and on which terms. Vocabularies that only tokenizers of other
-/// libraries read are not among them: `tokenizer.json` says the same. The config is last: whoever finds it finds the others.
-const NAMES: [&str; 22] = [
+/// libraries read are not among them: `tokenizer.json` says the same.
+const NAMES: [&str; 20] = [
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
@@ -21,7 +21,6 @@ const NAMES: [&str; 22] = [
     "target_vocabulary.txt",
     "preprocessor_config.json",
     "modules.json",
-    "1_Pooling/config.json",
     "config_sentence_transformers.json",
     "sentence_bert_config.json",
     "sentence_roberta_config.json",
@@ -33,12 +32,11 @@ const NAMES: [&str; 22] = [
     "LICENSE.md",
     "NOTICE",
     "README.md",
-    "config.json",
 ];
 
 /// The files of a model's folder that go along with its weights, by name and content: tokenizer, decoding options, the recipe of a
-/// sentence encoder, licences, README, and last `config.json`, which must be there. Names may have a folder in them, behind a
-/// `/`. Other files are left alone.
+/// sentence encoder with what its `modules.json` names, licences, README, and last `config.json`, which must be there. Names may
+/// be paths with `/`, as `1_Pooling/config.json`. Other files are left alone.
 ///
 /// # Errors
 /// As [`read_file`], for `config.json` also when there is none.
@@ -49,16 +47,42 @@ const NAMES: [&str; 22] = [
 /// # Ok::<(), headrow::Error>(())
 /// ```
 pub fn companions(folder: impl AsRef<Path>) -> Result<Vec<(String, Vec<u8>)>> {
+    let folder = folder.as_ref();
     let mut files = Vec::new();
     for name in NAMES {
-        let path = folder.as_ref().join(name);
-        match path.symlink_metadata() {
-            Err(error) if error.kind() == ErrorKind::NotFound && name != "config.json" => {}
-            // A name that leads nowhere, as a link may, is a file that cannot be read.
-            _ => files.push((name.to_owned(), read_file(path)?)),
+        if let Some(bytes) = optional(&folder.join(name))? {
+            if name == "modules.json" {
+                for name in configs_of_modules(&bytes) {
+                    files.extend(optional(&folder.join(&name))?.map(|bytes| (name, bytes)));
+                }
+            }
+            files.push((name.to_owned(), bytes));
         }
     }
+    // Last: whoever finds it finds the others.
+    let config = "config.json";
+    files.push((config.to_owned(), read_file(folder.join(config))?));
     Ok(files)
+}
+
+/// A file, or `None` when there is none of that name. A link that leads nowhere is a file that cannot be read.
+fn optional(path: &Path) -> Result<Option<Vec<u8>>> {
+    match path.symlink_metadata() {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        _ => Ok(Some(read_file(path)?)),
+    }
+}
+
+/// Where the modules of a sentence encoder have their configs, the first one's aside, which is the model's own. Whether the list
+/// is a good one is for those to say who read it as a recipe.
+fn configs_of_modules(json: &[u8]) -> Vec<String> {
+    let list: Vec<serde_json::Value> = serde_json::from_slice(json).unwrap_or_default();
+    let paths = list.iter().filter_map(|module| module.get("path")?.as_str());
+    let inside = |path: &&str| {
+        let mut parts = Path::new(path).components();
+        !path.is_empty() && parts.all(|part| matches!(part, Component::Normal(_)))
+    };
+    paths.filter(inside).map(|path| format!("{path}/config.json")).collect()
 }
 
 /// Reads a file as it may stand beside a model's weights: a regular one, since a pipe might never end, of at most 256 MiB, which is
@@ -81,7 +105,7 @@ mod tests {
     fn folder(name: &str) -> PathBuf {
         let folder = std::env::temp_dir().join(format!("headrow-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(folder.join("1_Pooling")).unwrap();
+        fs::create_dir_all(&folder).unwrap();
         folder
     }
 
@@ -97,8 +121,25 @@ mod tests {
         for name in NAMES {
             fs::write(folder.join(name), name).unwrap();
         }
-        let all = NAMES.map(|name| (name.to_owned(), name.as_bytes().to_vec()));
-        assert_eq!(companions(&folder).unwrap(), all);
+        let all: Vec<_> = NAMES.map(|name| (name.to_owned(), name.as_bytes().to_vec())).into();
+        let config = ("config.json".to_owned(), b"{}".to_vec());
+        assert_eq!(companions(&folder).unwrap(), [all, vec![config]].concat());
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn configs_of_modules_go_along_wherever_they_lie_inside() {
+        let folder = folder("companions-modules");
+        let modules = r#"[{"path": ""}, {"path": "parts/pool"}, {"path": "2_Normalize"}, {"path": "../up"}, {}]"#;
+        fs::create_dir_all(folder.join("parts/pool")).unwrap();
+        let files =
+            [("parts/pool/config.json", "pool"), ("modules.json", modules), ("config.json", "{}")];
+        for (name, text) in files {
+            fs::write(folder.join(name), text).unwrap();
+        }
+        let found = companions(&folder).unwrap();
+        let found = found.iter().map(|(name, bytes)| (&**name, str::from_utf8(bytes).unwrap()));
+        assert_eq!(found.collect::<Vec<_>>(), files);
         fs::remove_dir_all(folder).unwrap();
     }
 
