@@ -13,6 +13,8 @@ mod stack;
 
 use crate::error::{Error, Result};
 use crate::observer::Side;
+#[cfg(feature = "tokenizers")]
+pub(crate) use fields::read_optional_file;
 pub(crate) use fields::{Fields, printable, read_file, regular_file};
 pub use input::{Input, Positions, TokenInput, Widening};
 pub use stack::{

@@ -270,6 +270,15 @@ pub(crate) fn read_file(path: &Path, limit: u64) -> Result<Vec<u8>> {
     std::fs::read(path).map_err(Error::io(path))
 }
 
+/// [`read_file`], or `None` when there is nothing of that name. A link that leads nowhere is a file that cannot be read.
+#[cfg(feature = "tokenizers")]
+pub(crate) fn read_optional_file(path: &Path, limit: u64) -> Result<Option<Vec<u8>>> {
+    match path.symlink_metadata() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        _ => Ok(Some(read_file(path, limit)?)),
+    }
+}
+
 /// The size of a regular file.
 pub(crate) fn regular_file(path: &Path) -> Result<u64> {
     let metadata = std::fs::metadata(path).map_err(Error::io(path))?;

@@ -1,6 +1,6 @@
 //! What the small files of a sentence-transformers folder say: pooling, normalisation, limits.
 
-use crate::config::{Fields, printable, read_file};
+use crate::config::{Fields, printable, read_optional_file};
 use crate::error::{Error, Result};
 use crate::head::{Normalization, Pooling};
 use std::borrow::Cow;
@@ -31,16 +31,11 @@ impl<'a> Files<'a> {
         found.map(|&(_, bytes)| bytes).ok_or_else(|| missing(path))
     }
 
-    /// A small file, or `None` when there is none of that name. A name that leads nowhere, as a link
-    /// may, counts as a file that cannot be read.
+    /// A small file, or `None` when there is none of that name.
     fn optional(&self, path: &Path) -> Result<Option<Cow<'a, [u8]>>> {
         match self {
             Files::Folder(folder) => {
-                let path = folder.join(path);
-                match path.symlink_metadata() {
-                    Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-                    _ => Ok(Some(Cow::Owned(read_file(&path, MAX_BYTES)?))),
-                }
+                Ok(read_optional_file(&folder.join(path), MAX_BYTES)?.map(Cow::Owned))
             }
             Files::Memory(_) => Ok(self.in_memory(path).ok().map(Cow::Borrowed)),
         }

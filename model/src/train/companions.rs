@@ -3,7 +3,6 @@
 use crate::config;
 use crate::error::Result;
 use crate::tokenizer::MAX_BYTES;
-use std::io::ErrorKind;
 use std::path::{Component, Path};
 
 /// A file of a model's folder: its name there, and what it says.
@@ -48,12 +47,13 @@ const NAMES: [&str; 20] = [
 /// ```
 pub fn companions(folder: impl AsRef<Path>) -> Result<Vec<(String, Vec<u8>)>> {
     let folder = folder.as_ref();
+    let optional = |name: &str| config::read_optional_file(&folder.join(name), MAX_BYTES);
     let mut files = Vec::new();
     for name in NAMES {
-        if let Some(bytes) = optional(&folder.join(name))? {
+        if let Some(bytes) = optional(name)? {
             if name == "modules.json" {
                 for name in configs_of_modules(&bytes) {
-                    files.extend(optional(&folder.join(&name))?.map(|bytes| (name, bytes)));
+                    files.extend(optional(&name)?.map(|bytes| (name, bytes)));
                 }
             }
             files.push((name.to_owned(), bytes));
@@ -63,14 +63,6 @@ pub fn companions(folder: impl AsRef<Path>) -> Result<Vec<(String, Vec<u8>)>> {
     let config = "config.json";
     files.push((config.to_owned(), read_file(folder.join(config))?));
     Ok(files)
-}
-
-/// A file, or `None` when there is none of that name. A link that leads nowhere is a file that cannot be read.
-fn optional(path: &Path) -> Result<Option<Vec<u8>>> {
-    match path.symlink_metadata() {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        _ => Ok(Some(read_file(path)?)),
-    }
 }
 
 /// Where the modules of a sentence encoder have their configs, the first one's aside, which is the model's own. Whether the list
